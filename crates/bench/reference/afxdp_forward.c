@@ -125,11 +125,11 @@ static void open_port(struct port *port, const char *name, void *area, const str
 		fail("binding an AF_XDP socket to queue 0 of", name);
 }
 
-/* Gives the kernel the frames of a direction, from number `first` on. */
-static void fill(struct port *port, uint64_t first)
+/* Gives the kernel the frames. */
+static void fill(struct port *port)
 {
 	for (uint64_t i = 0; i < FRAMES; i++)
-		*address_at(&port->fill, port->fill.cursor++) = (first + i) * FRAME_SIZE;
+		*address_at(&port->fill, port->fill.cursor++) = i * FRAME_SIZE;
 	__atomic_store_n(port->fill.producer, port->fill.cursor, __ATOMIC_RELEASE);
 }
 
@@ -189,8 +189,8 @@ static void kick(struct port *port)
 		fail("sending on", port->name);
 }
 
-/* Moves up to `batch` frames from one port to the other. Returns their number. */
-static uint32_t forward(struct port *from, struct port *to, uint32_t batch)
+/* Moves up to `batch` frames from one port to the other. */
+static void forward(struct port *from, struct port *to, uint32_t batch)
 {
 	uint32_t received = ring_readable(&from->rx);
 	uint32_t completed;
@@ -217,15 +217,12 @@ static uint32_t forward(struct port *from, struct port *to, uint32_t batch)
 		__atomic_store_n(to->completion.consumer, to->completion.cursor, __ATOMIC_RELEASE);
 		__atomic_store_n(from->fill.producer, from->fill.cursor, __ATOMIC_RELEASE);
 	}
-	return received;
 }
 
 int main(int argc, char **argv)
 {
 	struct options options = parse_options(argc, argv);
 	struct port ingress = {0}, egress = {0};
-	unsigned long long frames = 0;
-	const char *mode;
 	void *area;
 
 	pin("afxdp_forward", options.core);
@@ -236,19 +233,9 @@ int main(int argc, char **argv)
 
 	open_port(&ingress, options.ingress, area, NULL);
 	open_port(&egress, options.egress, area, &ingress);
-	fill(&ingress, 0);
-	mode = attach(&ingress);
-	if (options.both) {
-		fill(&egress, FRAMES);
-		mode = attach(&egress);
-	}
-
-	announce_ready(mode);
-	while (running()) {
-		frames += forward(&ingress, &egress, options.batch);
-		if (options.both)
-			frames += forward(&egress, &ingress, options.batch);
-	}
-	printf("forwarded %llu\n", frames);
+	fill(&ingress);
+	announce_ready(attach(&ingress));
+	while (running())
+		forward(&ingress, &egress, options.batch);
 	return 0;
 }

@@ -111,25 +111,23 @@ static void detach(const char *interface)
 	close(netlink);
 }
 
-/* Moves up to `batch` frames from one port to the other. Returns the number of sent frames. */
-static uint16_t forward(uint16_t from, uint16_t to, uint16_t batch)
+/* Moves up to `batch` frames from one port to the other. */
+static void forward(uint16_t from, uint16_t to, uint16_t batch)
 {
 	struct rte_mbuf *frames[MAX_BATCH];
 	uint16_t received = rte_eth_rx_burst(from, 0, frames, batch);
 	uint16_t sent;
 
 	if (!received)
-		return 0;
+		return;
 	sent = rte_eth_tx_burst(to, 0, frames, received);
 	if (sent < received)
 		rte_pktmbuf_free_bulk(frames + sent, received - sent);
-	return sent;
 }
 
 int main(int argc, char **argv)
 {
 	struct options options = parse_options(argc, argv);
-	unsigned long long frames = 0;
 	struct rte_mempool *pool;
 	uint16_t ingress, egress;
 
@@ -143,20 +141,15 @@ int main(int argc, char **argv)
 		fail("allocating memory for", "the frames", rte_errno);
 	ingress = start_port("net_af_xdp0", options.ingress, pool);
 	egress = start_port("net_af_xdp1", options.egress, pool);
-	if (!options.both)
-		detach(options.egress);
+	detach(options.egress);
 
 	announce_ready("native");
-	while (running()) {
-		frames += forward(ingress, egress, (uint16_t)options.batch);
-		if (options.both)
-			frames += forward(egress, ingress, (uint16_t)options.batch);
-	}
+	while (running())
+		forward(ingress, egress, (uint16_t)options.batch);
 	rte_eth_dev_stop(ingress);
 	rte_eth_dev_close(ingress);
 	rte_eth_dev_stop(egress);
 	rte_eth_dev_close(egress);
 	rte_eal_cleanup();
-	printf("forwarded %llu\n", frames);
 	return 0;
 }

@@ -52,44 +52,40 @@ static struct port open_port(const char *program, const char *name)
 	return port;
 }
 
-/* Forwards waiting frames, at most `batch`. Returns their number. */
-static unsigned forward(const struct port *from, const struct port *to, unsigned batch)
+/* Forwards waiting frames, at most `batch`. */
+static void forward(const struct port *from, const struct port *to, unsigned batch)
 {
 	static char frame[FRAME_SIZE];
-	unsigned count;
 
-	for (count = 0; count < batch; count++) {
+	for (unsigned count = 0; count < batch; count++) {
 		ssize_t length = recv(from->socket, frame, sizeof(frame), MSG_DONTWAIT);
 
 		/* A frame that cannot be sent is lost, as on a full link. */
 		if (length <= 0 || send(to->socket, frame, (size_t)length, MSG_DONTWAIT) < 0)
-			break;
+			return;
 	}
-	return count;
 }
 
-/* Holds each second frame back until the next one has left. Returns the number of sent frames. */
-static unsigned forward_swapped(const struct port *from, const struct port *to)
+/* Holds each second frame back until the next one has left. */
+static void forward_swapped(const struct port *from, const struct port *to)
 {
 	static char held[FRAME_SIZE], frame[FRAME_SIZE];
 	static ssize_t held_length;
 	static unsigned idle;
-	unsigned sent = 0;
 	ssize_t length =
 		recv(from->socket, held_length > 0 ? frame : held, FRAME_SIZE, MSG_DONTWAIT);
 
 	if (length > 0 && held_length <= 0) {
 		held_length = length;
 		idle = 0;
-		return 0;
+		return;
 	}
 	if (length > 0)
-		sent += send(to->socket, frame, (size_t)length, MSG_DONTWAIT) > 0;
+		send(to->socket, frame, (size_t)length, MSG_DONTWAIT);
 	else if (held_length <= 0 || ++idle < IDLE_POLLS)
-		return 0;
-	sent += send(to->socket, held, (size_t)held_length, MSG_DONTWAIT) > 0;
+		return;
+	send(to->socket, held, (size_t)held_length, MSG_DONTWAIT);
 	held_length = 0;
-	return sent;
 }
 
 int main(int argc, char **argv)
@@ -97,16 +93,14 @@ int main(int argc, char **argv)
 	struct options options = parse_options(argc, argv);
 	struct port ingress = open_port(argv[0], options.ingress);
 	struct port egress = open_port(argv[0], options.egress);
-	unsigned long long forwarded = 0;
 
 	pin(argv[0], options.core);
 	announce_ready("generic");
 	while (running()) {
-		forwarded += options.swap ? forward_swapped(&ingress, &egress)
-					  : forward(&ingress, &egress, options.batch);
-		if (options.both)
-			forwarded += forward(&egress, &ingress, options.batch);
+		if (options.swap)
+			forward_swapped(&ingress, &egress);
+		else
+			forward(&ingress, &egress, options.batch);
 	}
-	printf("forwarded %llu\n", forwarded);
 	return 0;
 }

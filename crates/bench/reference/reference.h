@@ -25,7 +25,6 @@ struct options {
 	const char *egress;
 	unsigned batch; /* most frames of one burst */
 	int core;	/* the CPU that polls */
-	bool both;	/* forward egress -> ingress too */
 	bool poll;	/* poll; only centralized_forward can sleep */
 	bool swap;	/* reorder pairs of frames; only packet_forward can */
 };
@@ -42,8 +41,7 @@ static void on_stop(int signal)
 static _Noreturn void usage(const char *program)
 {
 	fprintf(stderr,
-		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both] [--poll] "
-		"[--swap]\n"
+		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--poll] [--swap]\n"
 		"Forwards every frame of queue 0 of IF to the other IF; prints \"ready\"; "
 		"SIGTERM ends it.\n",
 		program, MAX_BATCH);
@@ -69,8 +67,8 @@ static struct options parse_options(int argc, char **argv)
 	static const struct option table[] = {
 		{"ingress", required_argument, NULL, 'i'}, {"egress", required_argument, NULL, 'e'},
 		{"batch", required_argument, NULL, 'b'},   {"core", required_argument, NULL, 'c'},
-		{"both", no_argument, NULL, '2'},	   {"poll", no_argument, NULL, 'p'},
-		{"swap", no_argument, NULL, 's'},	   {0},
+		{"poll", no_argument, NULL, 'p'},	   {"swap", no_argument, NULL, 's'},
+		{0},
 	};
 	struct options options = {.batch = 32, .core = sched_getcpu()};
 	int option;
@@ -90,9 +88,6 @@ static struct options parse_options(int argc, char **argv)
 		case 'c':
 			options.core =
 				(int)parse_number(argv[0], "--core", optarg, 0, CPU_SETSIZE - 1);
-			break;
-		case '2':
-			options.both = true;
 			break;
 		case 'p':
 			options.poll = true;

@@ -1,14 +1,13 @@
 //! The agents of an experiment, separate from the machine's other agents, and chain files for them.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use myelin_agent::{Engine, UpOptions};
 use myelin_api::{
-    ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, ProbeOptions,
-    ProbeRequest, UpRequest,
+    ApiError, ChainSource, ChainStatus, ChainUp, Client, ProbeOptions, ProbeRequest, UpRequest,
 };
+use myelin_measure::{Monitor, calibrate};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Costs;
 
@@ -38,29 +37,8 @@ impl EmbeddedAgent {
     }
 
     /// Measures the costs of packets, as `myelin calibrate` does, but keeps no file.
-    pub(crate) fn calibrate(&self, quick: bool, cancelled: &AtomicBool) -> Result<Costs, Error> {
-        let file = self.dir.run_dir.path().join("costs.json");
-        let measured = Mutex::new(None);
-        let emit = |event| {
-            if let Event::Costs(costs) = event {
-                *measured.lock().unwrap_or_else(PoisonError::into_inner) = Some(*costs);
-            }
-        };
-        let request = CalibrateRequest {
-            quick,
-            file: file.display().to_string(),
-        };
-        let monitor = myelin_agent::Monitor {
-            emit: &emit,
-            cancelled,
-        };
-        self.engine.calibrate(&request, &monitor)?;
-        let measured = measured
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        measured.ok_or_else(|| {
-            ApiError::failed("the calibration returned no costs; please report it").into()
-        })
+    pub(crate) fn calibrate(&self, quick: bool, monitor: &Monitor<'_>) -> Result<Costs, Error> {
+        Ok(calibrate::calibrate(&self.engine, quick, monitor)?)
     }
 
     /// Process ids of a chain's workers. Empty if all its functions are in the kernel.

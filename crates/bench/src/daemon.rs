@@ -1,4 +1,4 @@
-//! A third-party daemon that runs as long as an experiment.
+//! Child processes that end with an experiment.
 
 use std::fs::File;
 use std::io;
@@ -6,36 +6,79 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use crate::Error;
-use crate::reference::create_memory_file;
 
-/// Length of the last messages in an error, bytes.
-const LAST_MESSAGES: u64 = 600;
+/// Most lines of messages in an error.
+const LAST_MESSAGES: usize = 12;
+/// Beginnings of messages that libraries always print.
+const IRRELEVANT: [&str; 2] = ["EAL: ", "libbpf: elf: skipping"];
 
-/// A running daemon, killed on drop. The kernel also kills the daemon at the end of
-/// the thread that started it.
+/// A child process, killed on drop.
 #[derive(Debug)]
-pub(crate) struct Daemon {
-    child: Child,
+pub(crate) struct OwnedChild {
+    pub(crate) process: Child,
     messages: File,
 }
+
+impl OwnedChild {
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let messages = create_memory_file("messages")?;
+        let process = command.stderr(messages.try_clone()?).spawn()?;
+        Ok(Self { process, messages })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its last messages on standard error, without those that its libraries always print.
+    pub(crate) fn last_messages(&self) -> String {
+        // The process writes through the same file description, so the file position must not
+        // change.
+        let read = || -> io::Result<Vec<u8>> {
+            let mut messages = vec![0; self.messages.metadata()?.len() as usize];
+            self.messages.read_exact_at(&mut messages, 0)?;
+            Ok(messages)
+        };
+        let messages = match read() {
+            Ok(messages) => messages,
+            Err(error) => return format!("(its messages could not be read: {error})"),
+        };
+        let messages = String::from_utf8_lossy(&messages);
+        let is_relevant = |line: &&str| {
+            !line.is_empty() && !IRRELEVANT.iter().any(|start| line.starts_with(start))
+        };
+        let lines: Vec<&str> = messages.lines().filter(is_relevant).collect();
+        lines[lines.len().saturating_sub(LAST_MESSAGES)..].join("; ")
+    }
+}
+
+impl Drop for OwnedChild {
+    fn drop(&mut self) {
+        // An ended process is no error, and a drop cannot report others.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) fn create_memory_file(name: &str) -> io::Result<File> {
+    Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC)?.into())
+}
+
+/// A running third-party daemon, killed on drop. The kernel also kills the daemon at the end of the
+/// thread that started it.
+#[derive(Debug)]
+pub(crate) struct Daemon(OwnedChild);
 
 impl Daemon {
     /// Starts a command that stays in the foreground, in a process group without the terminal's
     /// signals.
     pub(crate) fn start(mut command: Command) -> Result<Self, Error> {
-        let name = command.get_program().display().to_string();
-        let failed = |cause| Error::system(format!("start `{name}`"), cause);
-        let messages = File::from(create_memory_file("messages").map_err(failed)?);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(messages.try_clone().map_err(failed)?)
-            .process_group(0);
         let parent = Pid::this();
         let die_with_parent = move || {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -46,20 +89,29 @@ impl Daemon {
                 Err(io::ErrorKind::NotConnected.into())
             }
         };
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0);
         // SAFETY: the closure makes two system calls and neither allocates nor takes a lock, so it
         // may run between fork and exec.
         unsafe { command.pre_exec(die_with_parent) };
-        let child = command.spawn().map_err(failed)?;
-        Ok(Self { child, messages })
+        let child = OwnedChild::start(&mut command).map_err(|cause| {
+            Error::system(
+                format!("start `{}`", command.get_program().display()),
+                cause,
+            )
+        })?;
+        Ok(Self(child))
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
     /// Reason for the end of the daemon. `None` while it runs.
     pub(crate) fn end_reason(&mut self) -> Option<String> {
-        let status = match self.child.try_wait() {
+        let status = match self.0.process.try_wait() {
             Ok(status) => status?.to_string(),
             Err(error) => error.to_string(),
         };
@@ -68,31 +120,7 @@ impl Daemon {
 
     /// Its last messages on standard error.
     pub(crate) fn last_messages(&self) -> String {
-        // The daemon writes through the same file description, so the file position must not
-        // change.
-        let read = || -> io::Result<Vec<u8>> {
-            let length = self.messages.metadata()?.len();
-            let from = length.saturating_sub(LAST_MESSAGES);
-            let mut messages = vec![0; (length - from) as usize];
-            self.messages.read_exact_at(&mut messages, from)?;
-            Ok(messages)
-        };
-        match read() {
-            Ok(messages) => {
-                let text = String::from_utf8_lossy(&messages);
-                let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
-                lines.join("; ")
-            }
-            Err(error) => format!("(its messages could not be read: {error})"),
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // An ended daemon is no error, and a drop cannot report others.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.last_messages()
     }
 }
 
@@ -100,6 +128,7 @@ impl Drop for Daemon {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use myelin_linux::process::Process;
     use nix::sys::signal::kill;
 
     use super::*;
@@ -111,10 +140,7 @@ mod tests {
     }
 
     fn is_alive(pid: u32) -> bool {
-        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        state
-            .rsplit_once(')')
-            .is_some_and(|(_, rest)| !rest.starts_with(" Z"))
+        Process::of(pid).is_ok_and(|process| process.is_alive())
     }
 
     fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

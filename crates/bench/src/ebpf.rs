@@ -1,10 +1,10 @@
 //! Loads, tests and attaches the eBPF programs of `reference/`.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::ObjectBuilder;
+use libbpf_rs::{Object, ObjectBuilder, OpenMapMut};
 use myelin_kernel::Hook;
 use myelin_kernel::test_run::{self, TestRun};
 use myelin_linux::link::{self, VethEnd};
@@ -110,29 +110,46 @@ fn load_one(object: &[u8], instance: &[u8], name: &str) -> Result<OwnedFd, Error
 }
 
 fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Vec<OwnedFd>, Error> {
-    let first = names[0];
     let object = myelin_kernel::fill_immediates(object, instance);
+    let loaded = load_object(&object, names, |name, map| match name {
+        INSTANCE => map.set_initial_value(instance),
+        ".data.counters" => map.set_value_size(parts * LINES * map.value_size()),
+        ".data.sojourn" => map.set_value_size(parts * map.value_size()),
+        _ => Ok(()),
+    })?;
+    keep_programs(&loaded, names)
+}
+
+/// Loads these programs of an object. `prepare` prepares each map, given by name.
+fn load_object(
+    object: &[u8],
+    names: &[&str],
+    prepare: impl Fn(&str, &mut OpenMapMut<'_>) -> libbpf_rs::Result<()>,
+) -> Result<Object, Error> {
+    let first = names[0];
     let mut open = ObjectBuilder::default()
-        .open_memory(&object)
+        .open_memory(object)
         .map_err(|cause| failed(first, "read", &cause))?;
     for mut map in open.maps_mut() {
-        let done = match map.name().to_string_lossy().as_ref() {
-            INSTANCE => map.set_initial_value(instance),
-            ".data.counters" => map.set_value_size(parts * LINES * map.value_size()),
-            ".data.sojourn" => map.set_value_size(parts * map.value_size()),
-            _ => Ok(()),
-        };
-        done.map_err(|cause| failed(first, "fill its maps", &cause))?;
+        let name = map.name().to_string_lossy().into_owned();
+        prepare(&name, &mut map).map_err(|cause| failed(first, "fill its maps", &cause))?;
     }
-    let loaded = open.load().map_err(|cause| failed(first, "load", &cause))?;
+    for mut program in open.progs_mut() {
+        let is_named = names.contains(&program.name().to_string_lossy().as_ref());
+        program.set_autoload(is_named);
+    }
+    open.load().map_err(|cause| failed(first, "load", &cause))
+}
+
+fn keep_programs(loaded: &Object, names: &[&str]) -> Result<Vec<OwnedFd>, Error> {
     names
         .iter()
-        .map(|name| keep_program(&loaded, name))
+        .map(|name| keep_program(loaded, name))
         .collect()
 }
 
 /// Duplicates the descriptor of a loaded program, so that the program outlives its object.
-fn keep_program(loaded: &libbpf_rs::Object, name: &str) -> Result<OwnedFd, Error> {
+fn keep_program(loaded: &Object, name: &str) -> Result<OwnedFd, Error> {
     let program = loaded
         .progs()
         .find(|program| program.name().to_string_lossy() == name)
@@ -150,29 +167,8 @@ pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Resul
         Hook::Xdp => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_DRV_MODE),
         Hook::Tcx => (libbpf_sys::BPF_TCX_INGRESS, 0),
     };
-    let options = libbpf_sys::bpf_link_create_opts {
-        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
-        flags,
-        ..Default::default()
-    };
-    // SAFETY: the options are valid for the call and contain no pointers.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            ifindex.cast_signed(),
-            point,
-            &raw const options,
-        )
-    };
-    if link < 0 {
-        return Err(Error::ebpf(
-            "redirect",
-            "attach",
-            io::Error::from_raw_os_error(-link),
-        ));
-    }
-    // SAFETY: the call has just returned this descriptor, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+    myelin_kernel::link_create(program, ifindex, point, flags)
+        .map_err(|cause| Error::ebpf("redirect", "attach", cause))
 }
 
 /// Detaches the XDP program of an interface of the calling thread's network namespace, also if

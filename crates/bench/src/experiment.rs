@@ -74,6 +74,20 @@ pub struct Options {
     pub fault: Option<Fault>,
 }
 
+impl Options {
+    /// Options of this program without deployments, interval, revision and fault.
+    pub fn new(effort: Effort, program: PathBuf) -> Self {
+        Self {
+            effort,
+            deployments: None,
+            interval: Duration::ZERO,
+            program,
+            revision: None,
+            fault: None,
+        }
+    }
+}
+
 /// A running experiment: its [`Options`], and the receiver of its progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {

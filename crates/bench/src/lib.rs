@@ -14,14 +14,7 @@
 //! use std::sync::atomic::AtomicBool;
 //! use myelin_bench::{Effort, Monitor, Options};
 //!
-//! let options = Options {
-//!     effort: Effort::Quick,
-//!     deployments: None,
-//!     interval: std::time::Duration::ZERO,
-//!     program: "/usr/bin/myelin".into(),
-//!     revision: None,
-//!     fault: None,
-//! };
+//! let options = Options::new(Effort::Quick, "/usr/bin/myelin".into());
 //! let cancelled = AtomicBool::new(false);
 //! let monitor = Monitor { emit: &|event| eprintln!("{event:?}"), cancelled: &cancelled };
 //! let report = myelin_bench::run("hop-cost", &options, &monitor)?;
@@ -93,13 +86,12 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     let mut findings = Findings::default();
     let outcome = (experiment.run)(Session::new(options, *monitor), &mut findings);
     let ended_early = findings.end(outcome)?;
-    let environment = findings
-        .settings
+    let mut environment = monitored.stop()?;
+    environment.settings.extend(findings.settings);
+    let identity = identity
         .into_iter()
-        .chain(identity)
-        .fold(monitored.stop()?, |environment, (name, value)| {
-            environment.with(&name, value)
-        });
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    environment.settings.extend(identity);
     Ok(Report {
         experiment: experiment.name.to_owned(),
         environment,
@@ -109,44 +101,32 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     })
 }
 
-/// The settings that identify a run: effort, deployments, interval, program, revision and fault.
-fn run_settings(options: &Options) -> Result<Vec<(String, String)>, Error> {
+/// The settings that identify a run. Two runs of which one lacks a setting differ.
+fn run_settings(options: &Options) -> Result<[(&'static str, Option<String>); 6], Error> {
     let program = std::fs::read(&options.program)
         .map_err(|cause| Error::system(format!("read {}", options.program.display()), cause))?;
-    let mut settings = vec![
-        ("effort", options.effort.name().to_owned()),
-        ("interval_us", options.interval.as_micros().to_string()),
-        ("program_sha256", envelope_file::sha256(program)),
-    ];
-    let deployments = options.deployments.map(|count| count.to_string());
-    settings.extend(deployments.map(|count| ("deployments", count)));
-    settings.extend(options.revision.clone().map(|text| ("revision", text)));
-    settings.extend(options.fault.map(|fault| ("fault", fault.to_string())));
-    let owned = |(name, value): (&str, String)| (name.to_owned(), value);
-    Ok(settings.into_iter().map(owned).collect())
+    Ok([
+        ("effort", Some(options.effort.name().to_owned())),
+        (
+            "deployments",
+            options.deployments.map(|count| count.to_string()),
+        ),
+        (
+            "interval_us",
+            Some(options.interval.as_micros().to_string()),
+        ),
+        ("program_sha256", Some(envelope_file::sha256(program))),
+        ("revision", options.revision.clone()),
+        ("fault", options.fault.map(|fault| fault.to_string())),
+    ])
 }
-
-/// The names of these settings. Two runs of which one lacks a setting differ.
-const IDENTITY: [&str; 6] = [
-    "effort",
-    "deployments",
-    "interval_us",
-    "program_sha256",
-    "revision",
-    "fault",
-];
 
 /// Whether a report is complete, and of a run with these options and the same program.
 pub fn is_finished(report: &Report<Row>, options: &Options) -> bool {
-    let Ok(wanted) = run_settings(options) else {
-        return false;
-    };
     let settings = &report.environment.settings;
-    let is_same = |name: &&str| {
-        let wanted = wanted.iter().find(|(setting, _)| setting == name);
-        settings.get(*name) == wanted.map(|(_, value)| value)
-    };
-    report.ended_early.is_none() && IDENTITY.iter().all(is_same)
+    let is_same = |(name, value): &(&str, Option<String>)| settings.get(*name) == value.as_ref();
+    report.ended_early.is_none()
+        && run_settings(options).is_ok_and(|wanted| wanted.iter().all(is_same))
 }
 
 /// A self-contained HTML page with the report's claims, the experiment's plots, and all rows.
@@ -182,7 +162,6 @@ fn find_experiment(name: &str) -> Result<&'static Experiment, Error> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::PathBuf;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
@@ -237,18 +216,17 @@ mod tests {
     #[test]
     fn only_a_complete_report_of_the_same_run_is_finished() {
         let options = Options {
-            effort: Effort::Quick,
-            deployments: None,
-            interval: std::time::Duration::ZERO,
-            program: "/proc/self/exe".into(),
             revision: Some("v1".to_owned()),
-            fault: None,
+            ..Options::new(Effort::Quick, "/proc/self/exe".into())
         };
         let report = |options: &Options| Report {
             experiment: "rings".to_owned(),
             environment: run_settings(options).unwrap().into_iter().fold(
                 myelin_metrics::Environment::default(),
-                |environment, (name, value)| environment.with(&name, value),
+                |environment, (name, value)| match value {
+                    Some(value) => environment.with(name, value),
+                    None => environment,
+                },
             ),
             rows: Vec::new(),
             claims: Vec::new(),
@@ -285,27 +263,15 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_run_refuses_unknown_names() {
-        let mut names: Vec<_> = experiments()
-            .iter()
-            .map(|experiment| experiment.name)
-            .collect();
-        assert!(names.contains(&"hop-cost") && names.contains(&"deploy"));
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<_> = experiments().iter().map(|one| one.name).collect();
+        assert!(names.contains("hop-cost") && names.contains("deploy"));
         assert_eq!(names.len(), experiments().len());
         let cancelled = AtomicBool::new(false);
         let monitor = Monitor {
             emit: &|_| {},
             cancelled: &cancelled,
         };
-        let options = Options {
-            effort: Effort::Quick,
-            deployments: None,
-            interval: std::time::Duration::ZERO,
-            program: PathBuf::new(),
-            revision: None,
-            fault: None,
-        };
+        let options = Options::new(Effort::Quick, "".into());
         let error = run("none", &options, &monitor).unwrap_err();
         assert!(
             error.to_string().contains("`none`; `myelin bench --list`"),

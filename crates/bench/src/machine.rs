@@ -1,10 +1,12 @@
 //! Load of the machine during an experiment, so that the report can say whether it was quiet.
 
+use std::collections::BTreeMap;
+use std::iter::successors;
 use std::time::Duration;
 
-use myelin_linux::procfs::{self, CpuTimes};
+use myelin_linux::procfs::{self, CpuTimes, Stat};
+use myelin_measure::cpu::CpuMeter;
 use myelin_metrics::Environment;
-use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;
 
@@ -15,7 +17,7 @@ const BUSY_OTHERS: f64 = 0.05;
 /// Observes the machine from start to end.
 pub(crate) struct MachineMonitor {
     environment: Environment,
-    cpus: Vec<CpuTimes>,
+    cpus: CpuMeter,
     own: Duration,
 }
 
@@ -24,100 +26,52 @@ impl MachineMonitor {
     pub(crate) fn start() -> Result<Self, Error> {
         Ok(Self {
             environment: myelin_measure::environment(),
-            cpus: procfs::cpu_times()?,
+            cpus: CpuMeter::start(&[])?,
             own: own_cpu_time(),
         })
     }
 
     /// The environment with the load since the start.
     pub(crate) fn stop(self) -> Result<Environment, Error> {
-        let mut spent = CpuTotals {
-            own: own_cpu_time().saturating_sub(self.own),
-            ..CpuTotals::default()
-        };
-        for now in procfs::cpu_times()? {
-            if let Some(before) = self.cpus.iter().find(|before| before.cpu == now.cpu) {
-                let part = now.since(before);
-                spent.total += part.total();
-                spent.steal += part.steal;
-                spent.busy += part.busy().saturating_sub(part.steal);
-            }
-        }
+        let own = own_cpu_time().saturating_sub(self.own);
         let mut environment = self.environment;
-        environment.settings.extend(spent.settings());
+        environment.settings.extend(load(&self.cpus.spent()?, own));
         Ok(environment)
     }
 }
 
-/// CPU time of all cores.
-#[derive(Debug, Clone, Copy, Default)]
-struct CpuTotals {
-    total: Duration,
-    steal: Duration,
-    /// Neither idle nor stolen.
-    busy: Duration,
-    /// CPU time of this process and its descendants.
-    own: Duration,
-}
-
-impl CpuTotals {
-    fn settings(&self) -> [(String, String); 3] {
-        let total = self.total.as_secs_f64().max(1e-9);
-        let steal = self.steal.as_secs_f64() / total;
-        let others = self.busy.saturating_sub(self.own).as_secs_f64() / total;
-        let quiet = if steal > BUSY_STEAL || others > BUSY_OTHERS {
-            "no: other processes were busy; repeat the run on a quiet machine"
-        } else {
-            "yes"
-        };
-        [
-            ("steal_share".to_owned(), format!("{steal:.3}")),
-            ("other_processes_share".to_owned(), format!("{others:.3}")),
-            ("quiet".to_owned(), quiet.to_owned()),
-        ]
-    }
+/// The load as settings, from the CPU time of all cores and of this process and its descendants.
+fn load(spent: &CpuTimes, own: Duration) -> [(String, String); 3] {
+    let total = spent.total().as_secs_f64().max(1e-9);
+    let steal = spent.steal.as_secs_f64() / total;
+    let others = spent.busy().saturating_sub(spent.steal + own);
+    let others = others.as_secs_f64() / total;
+    let quiet = if steal > BUSY_STEAL || others > BUSY_OTHERS {
+        "no: other processes were busy; repeat the run on a quiet machine"
+    } else {
+        "yes"
+    };
+    [
+        ("steal_share".to_owned(), format!("{steal:.3}")),
+        ("other_processes_share".to_owned(), format!("{others:.3}")),
+        ("quiet".to_owned(), quiet.to_owned()),
+    ]
 }
 
 /// CPU time of this process and its descendants, including ended ones that they waited for. A
 /// descendant that an unrelated process waited for counts as foreign. So the machine may appear too
 /// busy, never too quiet.
 fn own_cpu_time() -> Duration {
-    let root = std::process::id();
-    let tick = tick();
-    let processes: Vec<ProcessEntry> = procfs::processes()
+    let processes: BTreeMap<u32, Stat> = procfs::processes()
         .unwrap_or_default()
         .into_iter()
-        .filter_map(|pid| ProcessEntry::of(pid, tick))
+        .filter_map(|pid| Some((pid, Stat::read(pid).ok()?)))
         .collect();
-    processes
+    let own = processes
         .iter()
-        .filter(|process| is_descendant(process.pid, root, &processes))
-        .map(|process| process.waited_for + procfs::run_time(process.pid).unwrap_or_default())
+        .filter(|(pid, _)| is_descendant(**pid, std::process::id(), &processes));
+    own.map(|(pid, stat)| stat.waited_for + procfs::run_time(*pid).unwrap_or_default())
         .sum()
-}
-
-/// A process, with the CPU time of its ended children.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ProcessEntry {
-    pid: u32,
-    parent: u32,
-    /// CPU time of ended children that it waited for, and of their ended children.
-    waited_for: Duration,
-}
-
-impl ProcessEntry {
-    /// Reads fields 4, 16 and 17 of its `stat`. They follow the name, which may contain any
-    /// character (proc(5)).
-    fn of(pid: u32, tick: Duration) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<u32>().ok();
-        Some(Self {
-            pid,
-            parent: field(4)?,
-            waited_for: tick * (field(16)? + field(17)?),
-        })
-    }
 }
 
 /// Memory of several processes, MiB.
@@ -144,26 +98,12 @@ impl MemoryMib {
     }
 }
 
-/// Unit of times in `stat`.
-fn tick() -> Duration {
-    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
-    let per_second = per_second.and_then(|ticks| u32::try_from(ticks).ok());
-    Duration::from_secs(1) / per_second.unwrap_or(100).max(1)
-}
-
 /// Whether `pid` is `root` or a descendant of it.
-fn is_descendant(mut pid: u32, root: u32, processes: &[ProcessEntry]) -> bool {
+fn is_descendant(pid: u32, root: u32, processes: &BTreeMap<u32, Stat>) -> bool {
+    let parent = |pid: &u32| processes.get(pid).map(|stat| stat.parent);
     // Bounded, because reused process ids could form a cycle.
-    for _ in 0..64 {
-        if pid == root {
-            return true;
-        }
-        match processes.iter().find(|process| process.pid == pid) {
-            Some(process) => pid = process.parent,
-            None => return false,
-        }
-    }
-    false
+    let mut ancestors = successors(Some(pid), parent).take(64);
+    ancestors.any(|ancestor| ancestor == root)
 }
 
 #[cfg(test)]
@@ -173,51 +113,38 @@ mod tests {
     #[test]
     fn other_processes_and_steal_make_the_machine_busy() {
         let seconds = Duration::from_secs;
-        let quiet = |spent: CpuTotals| spent.settings()[2].1 == "yes";
-        let base = CpuTotals {
-            total: seconds(100),
-            busy: seconds(60),
-            own: seconds(58),
-            ..CpuTotals::default()
+        let spent = |steal: u64| CpuTimes {
+            user: seconds(60),
+            steal: seconds(steal),
+            idle: seconds(40 - steal),
+            ..CpuTimes::default()
         };
-        assert!(quiet(base));
-        assert!(!quiet(CpuTotals {
-            own: seconds(50),
-            ..base
-        }));
-        assert!(!quiet(CpuTotals {
-            steal: seconds(3),
-            ..base
-        }));
-        assert_eq!(
-            CpuTotals {
-                steal: seconds(1),
-                ..base
-            }
-            .settings()[0]
-                .1,
-            "0.010"
-        );
+        let quiet = |steal, own| load(&spent(steal), seconds(own))[2].1 == "yes";
+        assert!(quiet(0, 58) && !quiet(0, 50) && !quiet(3, 58));
+        assert_eq!(load(&spent(1), seconds(58))[0].1, "0.010");
         // Counted in ticks, the process may have more time than the cores.
-        assert!(quiet(CpuTotals {
-            own: seconds(61),
-            ..base
-        }));
+        assert!(quiet(0, 61));
     }
 
     #[test]
     fn descendants_are_found() {
-        let processes =
-            [(1, 0), (5, 1), (6, 5), (7, 6), (8, 1)].map(|(pid, parent)| ProcessEntry {
-                pid,
-                parent,
-                waited_for: Duration::ZERO,
-            });
+        let own = Stat::read(std::process::id()).unwrap();
+        assert_eq!(own.parent, nix::unistd::getppid().as_raw() as u32);
+        let parents = [(1, 0), (5, 1), (6, 5), (7, 6), (8, 1)];
+        let processes = BTreeMap::from(parents.map(|(pid, parent)| {
+            let mut stat = own;
+            stat.parent = parent;
+            (pid, stat)
+        }));
         assert!(is_descendant(7, 5, &processes) && is_descendant(5, 5, &processes));
         assert!(!is_descendant(8, 5, &processes) && !is_descendant(9, 5, &processes));
-        let own = ProcessEntry::of(std::process::id(), tick()).unwrap();
-        assert_eq!(own.parent, nix::unistd::getppid().as_raw() as u32);
     }
+
+    const WORK: Duration = Duration::from_millis(100);
+    /// Unit of children's user and system times.
+    const TICK: Duration = Duration::from_millis(10);
+    /// Least measured time of `WORK`.
+    const MIN_MEASURED: Duration = Duration::from_millis(70);
 
     /// Waits until the process has used `WORK`.
     fn wait_for_work(pid: u32, mut meanwhile: impl FnMut()) {
@@ -227,18 +154,11 @@ mod tests {
         }
     }
 
-    const WORK: Duration = Duration::from_millis(100);
-
-    /// Least measured time: children's user and system times are counted in ticks.
-    fn min_measured() -> Duration {
-        WORK.saturating_sub(3 * tick())
-    }
-
     #[test]
     fn own_cpu_time_is_measured() {
         let before = own_cpu_time();
         wait_for_work(std::process::id(), std::hint::spin_loop);
-        assert!(own_cpu_time() >= before + min_measured());
+        assert!(own_cpu_time() >= before + MIN_MEASURED);
         let environment = MachineMonitor::start().unwrap().stop().unwrap();
         assert!(environment.settings.contains_key("steal_share"));
     }
@@ -250,10 +170,10 @@ mod tests {
             .args(["-c", "while :; do :; done"])
             .spawn()
             .unwrap();
-        wait_for_work(child.id(), || std::thread::sleep(tick()));
+        wait_for_work(child.id(), || std::thread::sleep(TICK));
         child.kill().unwrap();
-        assert!(own_cpu_time() >= before + min_measured(), "before the wait");
+        assert!(own_cpu_time() >= before + MIN_MEASURED, "before the wait");
         child.wait().unwrap();
-        assert!(own_cpu_time() >= before + min_measured(), "after the wait");
+        assert!(own_cpu_time() >= before + MIN_MEASURED, "after the wait");
     }
 }

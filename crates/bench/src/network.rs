@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use myelin_kernel::Hook;
 use myelin_linux::address;
-use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::ethtool::{self, Ethtool, Offload};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
@@ -33,6 +33,9 @@ const MTU: u32 = 1500;
 /// The kernel makes a link operational in a separate work item, usually within a millisecond.
 const OPERATIONAL_LIMIT: Duration = Duration::from_secs(2);
 
+/// An end of a link: its namespace, its name and its MAC address.
+type LinkEnd<'a> = (&'a Netns, &'a str, Mac);
+
 /// The client or the server.
 #[derive(Debug)]
 pub(crate) struct EndHost {
@@ -43,31 +46,25 @@ pub(crate) struct EndHost {
 
 impl EndHost {
     fn new(number: u8) -> Result<Self, Error> {
-        let netns = Netns::anonymous()?;
-        disable_ipv6(&netns)?;
         Ok(Self {
-            netns,
+            netns: create_namespace()?,
             address: Ipv4Addr::new(10, 0, 0, number).into(),
             mac: Mac([2, 0, 0, 0, 0, number]),
         })
     }
 
-    /// Gives `eth0` its address and the route to the far end, via the link address `next`.
-    fn configure(&self, far: &Self, next: Mac) -> Result<(), Error> {
-        self.configure_address()?;
-        self.configure_route("eth0", far, next)
+    /// Its end of a link named `name`.
+    fn end<'a>(&'a self, name: &'a str) -> LinkEnd<'a> {
+        (&self.netns, name, self.mac)
     }
 
-    fn configure_address(&self) -> Result<(), Error> {
-        let link = set_up(&self.netns, "eth0")?;
-        Netlink::open_in(&self.netns)?.apply([address::add(&link, self.address, 32)])?;
-        Ok(())
-    }
-
-    fn configure_route(&self, link: &str, far: &Self, next: Mac) -> Result<(), Error> {
+    /// Gives `eth0` its address, and `link` the route to the far end, via the link address `next`.
+    fn configure(&self, link: &str, far: &Self, next: Mac) -> Result<(), Error> {
         let mut netlink = Netlink::open_in(&self.netns)?;
+        let near = netlink.link("eth0")?.id();
         let link = netlink.link(link)?.id();
         netlink.apply([
+            address::add(&near, self.address, 32),
             neighbour::add_permanent(&link, far.address, next),
             route::add_on_link(&link, far.address, 32),
         ])?;
@@ -80,14 +77,6 @@ impl EndHost {
             let link = Netlink::open()?.link("eth0")?.id();
             Ok(PacketSender::new(link.index, frame)?)
         })?
-    }
-
-    /// Turns GRO on, which enables NAPI. Without NAPI this end does not receive frames that XDP
-    /// redirects.
-    pub(crate) fn enable_napi(&self) -> Result<(), Error> {
-        self.netns
-            .enter(|| Ethtool::open()?.set("eth0", &[Offload::GenericReceive], true))??;
-        Ok(())
     }
 }
 
@@ -110,20 +99,9 @@ pub(crate) struct MiddleNamespace {
 impl MiddleNamespace {
     /// Adds a namespace with a link to this one: `name` here, `eth0` there.
     pub(crate) fn add_namespace(&self, name: &str) -> Result<Netns, Error> {
-        let netns = Netns::anonymous()?;
-        disable_ipv6(&netns)?;
-        let inner = VethEnd {
-            namespace: Some(&netns),
-            ..veth_end("eth0", None, Mac([2, 0, 0, 0, 2, 0]))
-        };
-        let mut netlink = Netlink::open_in(&self.netns)?;
-        netlink.apply([link::create_veth(
-            &veth_end(name, None, Mac([2, 0, 0, 0, 2, 1])),
-            &inner,
-        )?])?;
-        set_up(&self.netns, name)?;
-        set_up(&netns, "eth0")?;
-        wait_until_operational(&mut netlink, name)?;
+        let netns = create_namespace()?;
+        let far = (&netns, "eth0", Mac([2, 0, 0, 0, 2, 0]));
+        join((&self.netns, name, Mac([2, 0, 0, 0, 2, 1])), far)?;
         Ok(netns)
     }
 }
@@ -131,14 +109,9 @@ impl MiddleNamespace {
 /// Client and server on one veth pair.
 pub(crate) fn create_cable() -> Result<(EndHost, EndHost), Error> {
     let (client, server) = (EndHost::new(1)?, EndHost::new(2)?);
-    let mut netlink = Netlink::open_in(&client.netns)?;
-    netlink.apply([link::create_veth(
-        &veth_end("eth0", None, client.mac),
-        &veth_end("eth0", Some(&server), server.mac),
-    )?])?;
-    client.configure(&server, server.mac)?;
-    server.configure(&client, client.mac)?;
-    wait_until_operational(&mut netlink, "eth0")?;
+    join(client.end("eth0"), server.end("eth0"))?;
+    client.configure("eth0", &server, server.mac)?;
+    server.configure("eth0", &client, client.mac)?;
     Ok((client, server))
 }
 
@@ -148,22 +121,22 @@ impl Network {
     pub(crate) fn create(routed: bool) -> Result<Self, Error> {
         let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
-        client.configure(server, if routed { CLIENT_PORT_MAC } else { server.mac })?;
-        server.configure(client, if routed { SERVER_PORT_MAC } else { client.mac })?;
-        network.wait_operational()
+        let [to_client, to_server] = if routed {
+            [SERVER_PORT_MAC, CLIENT_PORT_MAC]
+        } else {
+            [client.mac, server.mac]
+        };
+        client.configure("eth0", server, to_server)?;
+        server.configure("eth0", client, to_client)?;
+        Ok(network)
     }
 
     /// As [`Network::create`] for frames to the server. Replies use a separate cable.
     pub(crate) fn with_reply_cable() -> Result<Self, Error> {
         let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
-        let mut netlink = Netlink::open_in(&client.netns)?;
-        netlink.apply([link::create_veth(
-            &veth_end("eth1", None, client.mac),
-            &veth_end("eth1", Some(server), server.mac),
-        )?])?;
+        join(client.end("eth1"), server.end("eth1"))?;
         for host in [client, server] {
-            set_up(&host.netns, "eth1")?;
             host.netns.enter(|| {
                 // Packets arrive on a link without a route to their sender.
                 ["all", "eth0", "eth1"]
@@ -171,32 +144,19 @@ impl Network {
                     .try_for_each(|link| sysctl::set_rp_filter(link, 0))
             })??;
         }
-        client.configure(server, server.mac)?;
-        server.configure_address()?;
-        server.configure_route("eth1", client, client.mac)?;
-        wait_until_operational(&mut netlink, "eth1")?;
-        network.wait_operational()
+        client.configure("eth0", server, server.mac)?;
+        server.configure("eth1", client, client.mac)?;
+        Ok(network)
     }
 
     /// Makes the links, without addresses.
     fn create_links() -> Result<Self, Error> {
         let (client, server) = (EndHost::new(1)?, EndHost::new(2)?);
-        let netns = Netns::anonymous()?;
-        disable_ipv6(&netns)?;
-        let mut netlink = Netlink::open_in(&netns)?;
-        netlink.apply([
-            link::create_veth(
-                &veth_end(CLIENT_LINK, None, CLIENT_PORT_MAC),
-                &veth_end("eth0", Some(&client), client.mac),
-            )?,
-            link::create_veth(
-                &veth_end(SERVER_LINK, None, SERVER_PORT_MAC),
-                &veth_end("eth0", Some(&server), server.mac),
-            )?,
-        ])?;
+        let netns = create_namespace()?;
+        let port = |name, host: &EndHost, mac| join((&netns, name, mac), host.end("eth0"));
         let middle = MiddleNamespace {
-            client: set_up(&netns, CLIENT_LINK)?,
-            server: set_up(&netns, SERVER_LINK)?,
+            client: port(CLIENT_LINK, &client, CLIENT_PORT_MAC)?,
+            server: port(SERVER_LINK, &server, SERVER_PORT_MAC)?,
             netns,
         };
         Ok(Self {
@@ -206,15 +166,6 @@ impl Network {
         })
     }
 
-    /// Waits until the links in the middle are operational.
-    fn wait_operational(self) -> Result<Self, Error> {
-        let mut netlink = Netlink::open_in(&self.middle.netns)?;
-        for port in [CLIENT_LINK, SERVER_LINK] {
-            wait_until_operational(&mut netlink, port)?;
-        }
-        Ok(self)
-    }
-
     /// Drops all frames in the server's driver, until the result is dropped.
     pub(crate) fn sink(&self) -> Result<OwnedFd, Error> {
         self.attach_at_server(ebpf::load_sink()?.as_fd())
@@ -222,7 +173,7 @@ impl Network {
 
     /// Attaches an XDP program to the server's driver, until the result is dropped.
     pub(crate) fn attach_at_server(&self, program: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-        self.server.enable_napi()?;
+        enable_napi(&self.server.netns, "eth0")?;
         self.server.netns.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id();
             ebpf::attach(program, Hook::Xdp, link.index)
@@ -249,38 +200,51 @@ pub(crate) fn sockets(
     )?)
 }
 
-/// Turns IPv6 off in the namespace, so that only measured packets are sent.
-fn disable_ipv6(netns: &Netns) -> Result<(), Error> {
+/// Turns GRO of a link on, which enables NAPI. Without NAPI this end does not receive frames that
+/// XDP redirects.
+pub(crate) fn enable_napi(netns: &Netns, link: &str) -> Result<(), Error> {
+    netns.enter(|| Ethtool::open()?.set(link, &[Offload::GenericReceive], true))??;
+    Ok(())
+}
+
+/// A namespace without IPv6, so that only measured packets are sent.
+fn create_namespace() -> Result<Netns, Error> {
+    let netns = Netns::anonymous()?;
     netns.enter(|| {
         sysctl::disable_ipv6("all", true)?;
         sysctl::disable_ipv6(sysctl::NEW_LINKS, true)
     })??;
-    Ok(())
+    Ok(netns)
 }
 
-/// Turns off the offloads of a link in the namespace, and sets it up.
-fn set_up(netns: &Netns, name: &str) -> Result<LinkId, Error> {
-    netns.enter(|| Ethtool::open()?.disable_offloads(name))??;
-    let mut netlink = Netlink::open_in(netns)?;
-    let link = netlink.link(name)?.id();
-    netlink.apply([link::set_up(&link)])?;
-    Ok(link)
-}
-
-fn veth_end<'a>(name: &'a str, host: Option<&'a EndHost>, mac: Mac) -> VethEnd<'a> {
+fn veth_end((netns, name, mac): LinkEnd<'_>) -> VethEnd<'_> {
     VethEnd {
-        namespace: host.map(|host| &host.netns),
+        namespace: Some(netns),
         mac: Some(mac),
         mtu: Some(MTU),
         ..VethEnd::named(name)
     }
 }
 
-/// Waits until the link is operational. Until then it drops the frames to send.
-fn wait_until_operational(netlink: &mut Netlink, link: &str) -> Result<(), Error> {
+/// Joins two namespaces by a veth pair, up and without offloads. Returns the near end.
+fn join(near: LinkEnd<'_>, far: LinkEnd<'_>) -> Result<LinkId, Error> {
+    Netlink::open()?.apply([link::create_veth(&veth_end(near), &veth_end(far))?])?;
+    set_up(far)?;
+    let link = set_up(near)?;
+    let mut netlink = Netlink::open_in(near.0)?;
     let deadline = Instant::now() + OPERATIONAL_LIMIT;
-    while !netlink.link(link)?.operational && Instant::now() < deadline {
+    // Until it is operational, it drops the frames to send.
+    while !netlink.link(near.1)?.operational && Instant::now() < deadline {
         std::thread::sleep(Duration::from_micros(100));
     }
-    Ok(())
+    Ok(link)
+}
+
+fn set_up((netns, name, _): LinkEnd<'_>) -> Result<LinkId, Error> {
+    netns.enter(|| {
+        let mut netlink = Netlink::open()?;
+        let link = netlink.link(name)?.id();
+        ethtool::set_up_without_offloads(&mut netlink, &link)?;
+        Ok(link)
+    })?
 }

@@ -5,17 +5,17 @@
 //! calling thread, polls on one CPU until its guard is dropped, and inspects no packet.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use myelin_linux::process::{PidFd, Signal};
+
+use crate::daemon::{OwnedChild, create_memory_file};
 
 mod feed_process;
 mod ring;
@@ -29,7 +29,6 @@ use runner::Runner;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Longest time from SIGTERM to exit.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-const STOP_POLL: Duration = Duration::from_millis(2);
 
 const AFXDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/afxdp_forward"));
 const PACKET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/packet_forward"));
@@ -65,9 +64,6 @@ pub struct ForwardingOptions<'a> {
     pub batch: u16,
     /// CPU of the program. `None` leaves the choice to the scheduler.
     pub core: Option<usize>,
-    /// Whether to forward from egress to ingress too. Otherwise the kernel gets frames of the
-    /// egress.
-    pub both: bool,
     /// Whether to poll. Only the centralized approach can sleep instead.
     pub poll: bool,
     /// Whether to reorder pairs of frames. Only [`Reference::Packet`] can.
@@ -97,23 +93,13 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// The program ended, or did not report that it is ready.
-    #[error("{name} did not start ({reason}): {messages}")]
-    NotReady {
+    /// The program did not start, or ended early.
+    #[error("{name} {problem}: {messages}")]
+    Failed {
         /// The program.
         name: &'static str,
-        /// Exit status, or the waiting time.
-        reason: String,
-        /// Its standard error.
-        messages: String,
-    },
-    /// The program ended during the measurement.
-    #[error("{name} ended early ({status}): {messages}")]
-    Ended {
-        /// The program.
-        name: &'static str,
-        /// Its exit status.
-        status: ExitStatus,
+        /// The failure, with the exit status or the waiting time.
+        problem: String,
         /// Its standard error.
         messages: String,
     },
@@ -155,152 +141,65 @@ impl Reference {
         command.args(["--ingress", forwarding.ingress]);
         command.args(["--egress", forwarding.egress]);
         command.args(["--batch", &forwarding.batch.to_string()]);
-        if let Some(core) = forwarding.core {
-            command.args(["--core", &core.to_string()]);
-        }
-        if forwarding.both {
-            command.arg("--both");
-        }
-        if forwarding.swap {
-            command.arg("--swap");
-        }
-        if forwarding.poll {
-            command.arg("--poll");
-        }
-        let (mut child, messages) = spawn(name, command.stdin(Stdio::null()))?;
-        let lines = read_lines(&mut child);
-        let mut running = RunningReference {
+        command.args(forwarding.core.map(|core| format!("--core={core}")));
+        command.args(forwarding.swap.then_some("--swap"));
+        command.args(forwarding.poll.then_some("--poll"));
+        let mut running = RunningReference(spawn(name, command.stdin(Stdio::null()))?);
+        running.wait_until_ready().map_err(|reason| Error::Failed {
             name,
-            child,
-            lines,
-            messages,
-            mode: String::new(),
-        };
-        running.wait_until_ready()?;
+            problem: format!("did not start ({reason})"),
+            messages: running.0.last_messages(),
+        })?;
         Ok(running)
     }
 }
 
 /// A running reference program. A drop ends it.
 #[derive(Debug)]
-pub struct RunningReference {
-    name: &'static str,
-    child: Child,
-    lines: Receiver<String>,
-    messages: File,
-    mode: String,
-}
+pub struct RunningReference(OwnedChild);
 
 impl RunningReference {
-    /// How its XDP program is attached: `native` or `generic`. A program without XDP reports
-    /// `generic`.
-    pub fn mode(&self) -> &str {
-        &self.mode
-    }
-
     /// Its process, to read its CPU time.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
-    /// Ends the program. Returns the number of frames that it forwarded in both directions.
-    pub fn stop(mut self) -> Result<u64, Error> {
-        if let Ok(Some(status)) = self.child.try_wait() {
-            return Err(Error::Ended {
-                name: self.name,
-                status,
-                messages: messages_of(&mut self.messages),
-            });
-        }
-        let status = self.end().map_err(|source| Error::System {
-            name: self.name,
-            step: "ending it",
-            source,
-        })?;
-        let counted = self
-            .lines
-            .iter()
-            .find_map(|line| line.strip_prefix("forwarded ")?.parse().ok());
-        counted.ok_or_else(|| Error::Ended {
-            name: self.name,
-            status,
-            messages: messages_of(&mut self.messages),
-        })
-    }
-
-    fn wait_until_ready(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            let reason = match self
-                .lines
-                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            {
-                Ok(line) => match line.strip_prefix("ready ") {
-                    Some(mode) => {
-                        mode.clone_into(&mut self.mode);
-                        return Ok(());
+    /// Waits for the line `ready`. Fails with the exit status or the waiting time.
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let (sender, ready) = channel();
+        if let Some(output) = self.0.process.stdout.take() {
+            // Reads on, so that the program can always write.
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    if line.starts_with("ready ") {
+                        let _ = sender.send(());
                     }
-                    None => continue,
-                },
-                Err(RecvTimeoutError::Timeout) => format!("not ready after {START_LIMIT:?}"),
-                Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
-                    Ok(status) => status.to_string(),
-                    Err(error) => error.to_string(),
-                },
-            };
-            return Err(Error::NotReady {
-                name: self.name,
-                reason,
-                messages: messages_of(&mut self.messages),
+                }
             });
         }
-    }
-
-    /// Sends SIGTERM, so that the program detaches XDP, and SIGKILL if it hangs.
-    fn end(&mut self) -> std::io::Result<ExitStatus> {
-        // After the wait, another process may have its process id.
-        if let Some(status) = self.child.try_wait()? {
-            return Ok(status);
+        match ready.recv_timeout(START_LIMIT) {
+            Ok(()) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => Err(format!("not ready after {START_LIMIT:?}")),
+            Err(RecvTimeoutError::Disconnected) => match self.0.process.wait() {
+                Ok(status) => Err(status.to_string()),
+                Err(error) => Err(error.to_string()),
+            },
         }
-        kill(
-            Pid::from_raw(self.child.id().cast_signed()),
-            Signal::SIGTERM,
-        )?;
-        let deadline = Instant::now() + STOP_LIMIT;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            thread::sleep(STOP_POLL);
-        }
-        self.child.kill()?;
-        self.child.wait()
     }
-}
-
-/// A program's messages on standard error, without those that the libraries always print.
-fn messages_of(file: &mut File) -> String {
-    let mut messages = Vec::new();
-    let read = file
-        .seek(SeekFrom::Start(0))
-        .and_then(|_| file.read_to_end(&mut messages));
-    if let Err(error) = read {
-        return format!("(its messages could not be read: {error})");
-    }
-    let messages = String::from_utf8_lossy(&messages);
-    let is_relevant =
-        |line: &&str| !line.starts_with("EAL: ") && !line.starts_with("libbpf: elf: skipping");
-    messages
-        .lines()
-        .filter(is_relevant)
-        .collect::<Vec<_>>()
-        .join("; ")
 }
 
 impl Drop for RunningReference {
     fn drop(&mut self) {
-        // A drop cannot report errors. The program also ends with this process.
-        let _ = self.end();
+        // After the end, another process may have its process id.
+        if !matches!(self.0.process.try_wait(), Ok(None)) {
+            return;
+        }
+        // After SIGTERM, the program detaches XDP. A drop cannot report errors, and the guard of
+        // the process kills a program that hangs.
+        let _ = PidFd::open(self.pid()).and_then(|process| {
+            process.signal(Signal::TERM)?;
+            process.wait(STOP_LIMIT)
+        });
     }
 }
 
@@ -310,7 +209,7 @@ impl Drop for RunningReference {
 /// process that another thread forks may keep it open, and the start still succeeds.
 fn create_command(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> {
     let store = || {
-        let mut file = File::from(create_memory_file(name)?);
+        let mut file = create_memory_file(name)?;
         file.write_all(image)?;
         Ok(file)
     };
@@ -325,33 +224,10 @@ fn create_command(name: &'static str, image: &[u8]) -> Result<(Command, File), E
 }
 
 /// Starts a command with its output in a pipe and its messages in a file.
-fn spawn(name: &'static str, command: &mut Command) -> Result<(Child, File), Error> {
-    let system = |step| move |source| Error::System { name, step, source };
-    let messages = File::from(
-        create_memory_file("stderr").map_err(system("creating the file of its messages"))?,
-    );
-    let errors = messages.try_clone();
-    let errors = errors.map_err(system("sharing the file of its messages"))?;
-    command.stdout(Stdio::piped()).stderr(errors);
-    let child = command.spawn().map_err(system("starting it"))?;
-    Ok((child, messages))
-}
-
-pub(crate) fn create_memory_file(name: &str) -> std::io::Result<OwnedFd> {
-    Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC)?)
-}
-
-/// Forwards the lines of the program's standard output until it closes.
-fn read_lines(child: &mut Child) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    if let Some(output) = child.stdout.take() {
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-    }
-    receiver
+fn spawn(name: &'static str, command: &mut Command) -> Result<OwnedChild, Error> {
+    OwnedChild::start(command.stdout(Stdio::piped())).map_err(|source| Error::System {
+        name,
+        step: "starting it",
+        source,
+    })
 }

@@ -234,7 +234,7 @@ fn bare_redirect(hook: Hook) -> Result<Variant, Error> {
     let about = match hook {
         Hook::Tcx => "bare bpf_redirect_peer at tcx, both ways",
         Hook::Xdp => {
-            network.server.enable_napi()?;
+            network::enable_napi(&network.server.netns, "eth0")?;
             "bare bpf_redirect at XDP to the server, replies redirected at tcx"
         }
     };
@@ -269,7 +269,6 @@ fn forwarding_options(batch: u16, poll: bool) -> Result<ForwardingOptions<'stati
         egress: SERVER_LINK,
         batch,
         core: Some(polling_core()?),
-        both: false,
         poll,
         swap: false,
     })

@@ -1,149 +1,67 @@
 //! The C reference programs on real links: frames pass while a program runs, and stop when it is
 //! stopped.
 //!
-//! client eth0 -- my<pid>..c | this namespace | my<pid>..s -- eth0 server
+//! client eth0 -- port | this namespace | port -- eth0 server
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use myelin_bench::reference::{Error, ForwardingOptions, Reference, RunningReference};
-use nix::sched::{CloneFlags, setns};
-use nix::unistd::geteuid;
+use myelin_bench::reference::{Error, ForwardingOptions, Reference};
+use myelin_emulator::{Config, EndHosts, Host};
+use myelin_linux::capability;
+use myelin_linux::journal::Journal;
+use myelin_linux::netlink::Netlink;
+use myelin_packet::Match;
 
-const CLIENT: &str = "10.77.0.1";
-const SERVER: &str = "10.77.0.2";
 const PORT: u16 = 9000;
 /// More frames than any program has buffers, so a program that leaks buffers fails.
-const ROUNDS: u32 = 5000;
+const ROUNDS: usize = 5000;
+/// Largest payload of a 1500 byte MTU.
+const MAX_PAYLOAD: usize = 1472;
 
 /// Two end hosts without a connection. A drop removes them and their links.
-struct EndHosts {
-    client: String,
-    server: String,
-    ingress: String,
-    egress: String,
+fn create_end_hosts() -> EndHosts {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        run: &format!("test {}", std::process::id()),
+        chain: &format!("t{}-{number}", std::process::id()),
+        matches: &Match::default(),
+        mtu: 1500,
+    };
+    let journal = Journal::open(&directory.path().join("journal")).unwrap();
+    EndHosts::create(&config, &journal).unwrap()
 }
 
-impl EndHosts {
-    fn create() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let id = format!(
-            "{}x{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Ordering::Relaxed)
-        );
-        let hosts = Self {
-            client: format!("myelin-t{id}-client"),
-            server: format!("myelin-t{id}-server"),
-            ingress: format!("my{id}c"),
-            egress: format!("my{id}s"),
-        };
-        for (namespace, link, address, mac, peer, peer_mac) in [
-            (
-                &hosts.client,
-                &hosts.ingress,
-                CLIENT,
-                "02:00:00:00:00:0a",
-                SERVER,
-                "02:00:00:00:00:0b",
-            ),
-            (
-                &hosts.server,
-                &hosts.egress,
-                SERVER,
-                "02:00:00:00:00:0b",
-                CLIENT,
-                "02:00:00:00:00:0a",
-            ),
-        ] {
-            run(&format!("ip netns add {namespace}"));
-            run(&format!(
-                "ip link add {link} up type veth peer name eth0 address {mac} netns {namespace}"
-            ));
-            run(&format!(
-                "ip -n {namespace} address add {address}/24 dev eth0"
-            ));
-            run(&format!("ip -n {namespace} link set eth0 up"));
-            run(&format!(
-                "ip -n {namespace} neighbour replace {peer} lladdr {peer_mac} dev eth0"
-            ));
-            // XDP forwards frames without computing an offloaded checksum.
-            run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
-        }
-        hosts
-    }
-
-    fn forwarding(&self, both: bool) -> ForwardingOptions<'_> {
-        ForwardingOptions {
-            ingress: &self.ingress,
-            egress: &self.egress,
-            batch: 1,
-            core: None,
-            both,
-            poll: true,
-            swap: false,
-        }
+fn forwarding<'a>(ingress: &'a str, egress: &'a str) -> ForwardingOptions<'a> {
+    ForwardingOptions {
+        ingress,
+        egress,
+        batch: 1,
+        core: None,
+        poll: true,
+        swap: false,
     }
 }
 
-impl Drop for EndHosts {
-    fn drop(&mut self) {
-        for namespace in [&self.client, &self.server] {
-            let _ = Command::new("ip")
-                .args(["netns", "delete", namespace])
-                .status();
-        }
-        for link in [&self.ingress, &self.egress] {
-            // The removal of its peer may have removed it already.
-            let _ = Command::new("ip").args(["link", "delete", link]).output();
-        }
-    }
+fn has_xdp_program(host: &Host) -> bool {
+    let link = Netlink::open().unwrap().link(&host.port.name).unwrap();
+    link.xdp_program.is_some()
 }
 
-fn run(line: &str) {
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().unwrap())
-        .args(words)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn has_xdp_program(link: &str) -> bool {
-    let output = Command::new("ip")
-        .args(["link", "show", "dev", link])
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
-}
-
-/// A connected UDP socket of an end host. A new thread enters the namespace, and the socket stays
-/// there.
-fn socket(namespace: &str, from: &str, to: &str) -> UdpSocket {
-    let (path, from, to) = (
-        format!("/run/netns/{namespace}"),
-        from.to_owned(),
-        to.to_owned(),
-    );
-    let opened = thread::spawn(move || {
-        setns(File::open(path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
-        let socket = UdpSocket::bind((from.as_str(), PORT)).unwrap();
-        socket.connect((to.as_str(), PORT)).unwrap();
+/// A UDP socket of an end host, connected to the far one.
+fn socket(host: &Host, far: &Host) -> UdpSocket {
+    let open = || {
+        let socket = UdpSocket::bind((host.addresses[0], PORT)).unwrap();
+        socket.connect((far.addresses[0], PORT)).unwrap();
+        let timeout = Duration::from_millis(200);
+        socket.set_read_timeout(Some(timeout)).unwrap();
         socket
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
-        socket
-    });
-    opened.join().unwrap()
+    };
+    host.enter(open).unwrap()
 }
 
 /// Whether a datagram arrives unchanged.
@@ -160,133 +78,65 @@ fn is_delivered(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> bool {
     match received {
         Ok(length) => &buffer[..length] == payload,
         Err(error) => {
-            assert!(
-                matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
-                "{error}"
-            );
+            assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
             false
         }
     }
 }
 
-/// Whether the test must be skipped; prints the reason.
-fn must_skip(reference: Reference) -> bool {
-    let reason = match reference.check_built() {
-        _ if !geteuid().is_root() => "needs root".to_owned(),
-        Err(error) => error.to_string(),
-        Ok(()) => return false,
-    };
-    println!("SKIP: {}: {reason}", reference.name());
-    true
-}
-
-fn start(reference: Reference, forwarding: &ForwardingOptions) -> RunningReference {
-    reference
-        .start(forwarding)
-        .unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn forwards_both_ways(reference: Reference) {
-    if must_skip(reference) {
-        return;
+fn forwards_until_dropped(reference: Reference) {
+    if let Err(reason) = reference.check_built() {
+        return println!("SKIP: {}: {reason}", reference.name());
     }
-    let hosts = EndHosts::create();
+    if !capability::is_root() {
+        return println!("SKIP: {}: needs root", reference.name());
+    }
+    let hosts = create_end_hosts();
     let (client, server) = (
-        socket(&hosts.client, CLIENT, SERVER),
-        socket(&hosts.server, SERVER, CLIENT),
+        socket(&hosts.client, &hosts.server),
+        socket(&hosts.server, &hosts.client),
+    );
+    let is_connected = || is_delivered(&client, &server, b"frame");
+    assert!(!is_connected(), "early");
+
+    let options = forwarding(&hosts.client.port.name, &hosts.server.port.name);
+    let running = reference.start(&options).unwrap();
+    assert_eq!(
+        has_xdp_program(&hosts.client),
+        reference != Reference::Packet
     );
     assert!(
-        !is_delivered(&client, &server, b"early"),
-        "the hosts are connected without the program"
-    );
-
-    let running = start(reference, &hosts.forwarding(true));
-    let by_xdp = reference != Reference::Packet;
-    assert_eq!(
-        (
-            has_xdp_program(&hosts.ingress),
-            has_xdp_program(&hosts.egress)
-        ),
-        (by_xdp, by_xdp)
+        !has_xdp_program(&hosts.server),
+        "the program must not receive the replies, which the caller handles"
     );
     for round in 0..ROUNDS {
-        // From an empty datagram to a full 1500 byte MTU.
-        let payload = vec![round as u8; round as usize * 1472 / (ROUNDS as usize - 1)];
+        // From an empty datagram to a full one.
+        let payload = vec![round as u8; round * MAX_PAYLOAD / (ROUNDS - 1)];
         assert!(is_delivered(&client, &server, &payload), "round {round}");
-        assert!(
-            is_delivered(&server, &client, &payload),
-            "round {round}, back"
-        );
     }
-    let forwarded = running.stop().unwrap_or_else(|error| panic!("{error}"));
-    assert!(forwarded >= u64::from(2 * ROUNDS), "{forwarded}");
+    assert!(!is_delivered(&server, &client, b"and back"));
 
+    drop(running);
+    assert!(!is_connected(), "late");
     assert!(
-        !is_delivered(&client, &server, b"late"),
-        "frames pass although the program was stopped"
-    );
-    assert!(
-        !has_xdp_program(&hosts.ingress) && !has_xdp_program(&hosts.egress),
+        !has_xdp_program(&hosts.client),
         "an XDP program was left behind"
     );
 }
 
-fn forwards_one_way(reference: Reference) {
-    if must_skip(reference) {
-        return;
-    }
-    let hosts = EndHosts::create();
-    let (client, server) = (
-        socket(&hosts.client, CLIENT, SERVER),
-        socket(&hosts.server, SERVER, CLIENT),
-    );
-    let running = start(reference, &hosts.forwarding(false));
-    assert_eq!(
-        has_xdp_program(&hosts.ingress),
-        reference != Reference::Packet
-    );
-    assert!(
-        !has_xdp_program(&hosts.egress),
-        "the program must not receive the replies, which the caller handles"
-    );
-    assert!(is_delivered(&client, &server, b"there"));
-    assert!(!is_delivered(&server, &client, b"and back"));
-    drop(running);
-    assert!(
-        !is_delivered(&client, &server, b"late"),
-        "frames pass although the guard was dropped"
-    );
-    assert!(!has_xdp_program(&hosts.ingress));
+#[test]
+fn afxdp_forwards_until_dropped() {
+    forwards_until_dropped(Reference::AfXdp);
 }
 
 #[test]
-fn afxdp_forwards_both_ways_until_stopped() {
-    forwards_both_ways(Reference::AfXdp);
+fn dpdk_forwards_until_dropped() {
+    forwards_until_dropped(Reference::Dpdk);
 }
 
 #[test]
-fn afxdp_forwards_one_way_until_dropped() {
-    forwards_one_way(Reference::AfXdp);
-}
-
-#[test]
-fn dpdk_forwards_both_ways_until_stopped() {
-    forwards_both_ways(Reference::Dpdk);
-}
-
-#[test]
-fn dpdk_forwards_one_way_until_dropped() {
-    forwards_one_way(Reference::Dpdk);
-}
-
-#[test]
-fn packet_sockets_forward_both_ways() {
-    forwards_both_ways(Reference::Packet);
-}
-
-#[test]
-fn packet_sockets_forward_one_way() {
-    forwards_one_way(Reference::Packet);
+fn packet_sockets_forward_until_dropped() {
+    forwards_until_dropped(Reference::Packet);
 }
 
 #[test]
@@ -300,18 +150,10 @@ fn error_names_the_missing_interface() {
         if reference.check_built().is_err() {
             continue;
         }
-        let nowhere = ForwardingOptions {
-            ingress: "my-none",
-            egress: "my-none",
-            batch: 1,
-            core: None,
-            both: true,
-            poll: true,
-            swap: false,
-        };
-        let error = reference.start(&nowhere).unwrap_err();
+        let error = reference.start(&forwarding("my-none", "my-none"));
+        let error = error.unwrap_err();
         assert!(
-            matches!(&error, Error::NotReady { messages, .. } if messages.contains("no interface my-none")),
+            matches!(&error, Error::Failed { messages, .. } if messages.contains("no interface my-none")),
             "{error}"
         );
     }
@@ -319,20 +161,13 @@ fn error_names_the_missing_interface() {
 
 #[test]
 fn program_refuses_a_batch_out_of_range() {
-    let forwarding = ForwardingOptions {
-        ingress: "lo",
-        egress: "lo",
+    let options = ForwardingOptions {
         batch: 0,
-        core: None,
-        both: false,
-        poll: true,
-        swap: false,
+        ..forwarding("lo", "lo")
     };
-    let error = Reference::AfXdp.start(&forwarding).unwrap_err();
+    let error = Reference::AfXdp.start(&options).unwrap_err().to_string();
     assert!(
-        error
-            .to_string()
-            .contains("--batch 0: expected a number from 1 to 256"),
+        error.contains("--batch 0: expected a number from 1 to 256"),
         "{error}"
     );
 }

@@ -104,6 +104,8 @@ pub use sff::{
     BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime,
 };
 pub use sockets::Sockets;
+#[doc(hidden)]
+pub use sys::link_create;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

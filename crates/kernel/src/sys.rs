@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Attaches a program to an interface by a link. The kernel detaches the program after the last
 /// reference to the link is closed. `attach_type` and `flags` are the kernel's numbers.
-pub(crate) fn link_create(
+pub fn link_create(
     program: BorrowedFd<'_>,
     ifindex: u32,
     attach_type: libbpf_sys::bpf_attach_type,

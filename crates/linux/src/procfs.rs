@@ -144,27 +144,34 @@ pub fn processes() -> Result<Vec<u32>> {
 }
 
 /// Some fields of `/proc/PID/stat`.
-pub(crate) struct Stat {
-    pub(crate) parent: u32,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The parent's process number.
+    pub parent: u32,
+    /// CPU time of ended children that the process waited for, and of their ended children. The
+    /// resolution is one tick of the kernel's accounting, 10 ms.
+    pub waited_for: Duration,
     pub(crate) start_ticks: u64,
 }
 
 impl Stat {
-    pub(crate) fn read(pid: u32) -> Result<Self> {
+    /// Reads the fields of a process.
+    pub fn read(pid: u32) -> Result<Self> {
         let action = format!("read the state of process {pid}");
         let text = read(&format!("/proc/{pid}/stat"), &action)?;
-        Self::parse(&text).ok_or_else(|| unreadable_error(&action, "stat"))
+        Self::parse(&text, read_tick()?).ok_or_else(|| unreadable_error(&action, "stat"))
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str, tick: Duration) -> Option<Self> {
         // The name, in parentheses, may contain any character, even parentheses. Field 3 follows
         // the last closing parenthesis.
         let (_, rest) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3).copied();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self {
-            parent: field(4)?.parse().ok()?,
-            start_ticks: field(22)?.parse().ok()?,
+            parent: field(4)?.try_into().ok()?,
+            waited_for: tick * (field(16)? + field(17)?).try_into().ok()?,
+            start_ticks: field(22)?,
         })
     }
 }
@@ -283,11 +290,12 @@ mod tests {
 
     #[test]
     fn names_with_parentheses_and_spaces_are_parsed() {
-        let stat =
-            Stat::parse("7 (a) b) (c) S 42 7 7 0 -1 4194560 1 2 3 4 55 66 0 0 20 0 1 0 777 8 9\n")
-                .unwrap();
+        let tick = Duration::from_millis(10);
+        let text = "7 (a) b) (c) S 42 7 7 0 -1 4194560 1 2 3 4 55 66 2 5 20 0 1 0 777 8 9\n";
+        let stat = Stat::parse(text, tick).unwrap();
         assert_eq!((stat.parent, stat.start_ticks), (42, 777));
-        assert!(Stat::parse("7 (a S").is_none() && Stat::parse("7 (a) S 1").is_none());
+        assert_eq!(stat.waited_for, 7 * tick);
+        assert!(Stat::parse("7 (a S", tick).is_none() && Stat::parse("7 (a) S 1", tick).is_none());
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::{failed, keep_program, missing};
+use super::{failed, keep_program, load_object, missing};
 use crate::Error;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/arrivals.o"));
@@ -23,10 +23,7 @@ pub(crate) struct ArrivalRecorder {
 
 impl ArrivalRecorder {
     pub(crate) fn load() -> Result<Self, Error> {
-        let loaded = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .and_then(libbpf_rs::OpenObject::load)
-            .map_err(|cause| failed(NAME, "load", &cause))?;
+        let loaded = load_object(OBJECT, &[NAME], |_, _| Ok(()))?;
         let map = loaded.maps().find(|map| map.name() == MAP);
         let map = map.ok_or_else(|| missing(MAP))?;
         Ok(Self {

@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::{io, mem};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use myelin_kernel::Hook;
 
-use super::{INSTANCE, failed, keep_program, missing};
+use super::{INSTANCE, failed, keep_programs, load_object, missing};
 use crate::Error;
 
 /// The function with the map.
@@ -72,36 +72,25 @@ pub(crate) fn load(
     let object = objects[usize::from(hook == Hook::Tcx)];
     let first = NAMES[0];
     let maps = maps_of(function)?;
-    let mut open = ObjectBuilder::default()
-        .open_memory(object)
-        .map_err(|cause| failed(first, "read", &cause))?;
-    for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        let done = match name.as_str() {
-            INSTANCE => {
-                // The data of a router ends with its first tree.
-                if let Some(instance) = map.initial_value_mut() {
-                    let before = instance.len().saturating_sub(tree.len());
-                    if let Some(end) = instance.get_mut(before..before + tree.len()) {
-                        end.copy_from_slice(tree);
-                    }
+    let loaded = load_object(object, &NAMES, |name, map| match name {
+        INSTANCE => {
+            // The data of a router ends with its first tree.
+            if let Some(instance) = map.initial_value_mut() {
+                let before = instance.len().saturating_sub(tree.len());
+                if let Some(end) = instance.get_mut(before..before + tree.len()) {
+                    end.copy_from_slice(tree);
                 }
-                Ok(())
             }
-            "programs" => map.set_max_entries(2),
-            name if wanted.contains(&name) => {
-                let shared = maps.iter().find(|map| map.name() == name);
-                map.reuse_fd(shared.ok_or_else(|| missing(name))?.as_fd())
-            }
-            _ => map.set_autocreate(false),
-        };
-        done.map_err(|cause| failed(first, "fill its maps", &cause))?;
-    }
-    for mut program in open.progs_mut() {
-        let is_named = NAMES.contains(&program.name().to_string_lossy().as_ref());
-        program.set_autoload(is_named);
-    }
-    let loaded = open.load().map_err(|cause| failed(first, "load", &cause))?;
+            Ok(())
+        }
+        "programs" => map.set_max_entries(2),
+        name if wanted.contains(&name) => {
+            let shared = maps.iter().find(|map| map.name() == name);
+            let missing = || io::Error::from(io::ErrorKind::NotFound);
+            map.reuse_fd(shared.ok_or_else(missing)?.as_fd())
+        }
+        _ => map.set_autocreate(false),
+    })?;
     let slots = loaded.maps().find(|map| map.name() == "programs");
     let slots = slots.ok_or_else(|| missing("programs"))?;
     for (slot, program) in [(0_u32, function), (1, forward)] {
@@ -119,11 +108,9 @@ pub(crate) fn load(
         .as_fd()
         .try_clone_to_owned()
         .map_err(|cause| Error::ebpf(first, "keep", cause))?;
-    NAMES
-        .iter()
-        .map(|name| keep_program(&loaded, name))
-        .chain([Ok(table)])
-        .collect()
+    let mut programs = keep_programs(&loaded, &NAMES)?;
+    programs.push(table);
+    Ok(programs)
 }
 
 /// The maps that a program uses.

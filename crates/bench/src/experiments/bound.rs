@@ -145,7 +145,7 @@ fn measure_costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
         Costs::default()
     } else {
         let agent = EmbeddedAgent::open(session.program)?;
-        agent.calibrate(session.effort == Effort::Quick, session.monitor.cancelled)?
+        agent.calibrate(session.effort == Effort::Quick, &session.monitor)?
     };
     let found_ns = stalls(&costs, 0)[0];
     for stall in costs.stalls.values_mut() {

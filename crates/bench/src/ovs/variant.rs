@@ -6,12 +6,11 @@ use std::any::Any;
 use std::os::fd::AsFd;
 
 use myelin_kernel::Hook;
-use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::link::Mac;
 use myelin_linux::netlink::Netlink;
 
 use super::{Ports, Switch};
-use crate::network::{CLIENT_LINK, MiddleNamespace, Network, SERVER_LINK};
+use crate::network::{self, CLIENT_LINK, MiddleNamespace, Network, SERVER_LINK};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, ebpf};
 
@@ -122,10 +121,7 @@ fn add_function(middle: &MiddleNamespace, name: &str) -> Result<Box<dyn Any + Se
         let inner = Netlink::open()?.link("eth0")?.index;
         ebpf::attach(ebpf::load_bounce()?.as_fd(), Hook::Xdp, inner)
     })??;
-    // Without NAPI, which GRO turns on, the near end does not receive frames that XDP sends.
-    middle
-        .netns
-        .enter(|| Ethtool::open()?.set(name, &[Offload::GenericReceive], true))??;
+    network::enable_napi(&middle.netns, name)?;
     Ok(Box::new((attached, netns)))
 }
 

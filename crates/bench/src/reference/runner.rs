@@ -1,19 +1,18 @@
 //! A process that measures on request: each input line starts a run, and its output is a line of
 //! figures.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Error, create_command, messages_of, spawn};
+use super::{Error, create_command, spawn};
+use crate::daemon::OwnedChild;
 
-/// The process, idle between runs. A drop ends it.
+/// The process, idle between runs. A drop kills it; it has nothing to clean up.
 pub(crate) struct Runner {
     name: &'static str,
-    child: Child,
+    child: OwnedChild,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    messages: File,
 }
 
 impl Runner {
@@ -30,8 +29,9 @@ impl Runner {
 
     /// Starts any program.
     pub(crate) fn start(name: &'static str, mut command: Command) -> Result<Self, Error> {
-        let (mut child, messages) = spawn(name, command.stdin(Stdio::piped()))?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        let mut child = spawn(name, command.stdin(Stdio::piped()))?;
+        let pipes = (child.process.stdin.take(), child.process.stdout.take());
+        let (Some(input), Some(output)) = pipes else {
             unreachable!("both are piped");
         };
         Ok(Self {
@@ -39,7 +39,6 @@ impl Runner {
             child,
             input,
             output: BufReader::new(output),
-            messages,
         })
     }
 
@@ -72,26 +71,15 @@ impl Runner {
     }
 
     fn end_error(&mut self) -> Error {
-        let _ = self.child.kill();
-        match self.child.wait() {
-            Ok(status) => Error::Ended {
-                name: self.name,
-                status,
-                messages: messages_of(&mut self.messages),
-            },
-            Err(source) => Error::System {
-                name: self.name,
-                step: "waiting for its end",
-                source,
-            },
+        let _ = self.child.process.kill();
+        let status = match self.child.process.wait() {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        Error::Failed {
+            name: self.name,
+            problem: format!("ended early ({status})"),
+            messages: self.child.last_messages(),
         }
-    }
-}
-
-impl Drop for Runner {
-    fn drop(&mut self) {
-        // SIGKILL suffices: the process has nothing to clean up.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

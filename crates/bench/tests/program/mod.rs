@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use myelin_agent::ServeOptions;
 use myelin_api::RunDir;
@@ -51,14 +50,7 @@ fn program() -> PathBuf {
 
 /// Options of a run of this executable.
 pub(crate) fn options(effort: Effort) -> Options {
-    Options {
-        effort,
-        deployments: None,
-        interval: Duration::ZERO,
-        program: program(),
-        revision: None,
-        fault: None,
-    }
+    Options::new(effort, program())
 }
 
 /// Network namespaces and run directories of this process.
