@@ -6,13 +6,13 @@
 
 pub(crate) mod variant;
 
-use std::path::{Path, PathBuf};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use myelin_linux::netns::Netns;
 use myelin_linux::{affinity, process};
-use serde_json::Value;
 
 use crate::Error;
 use crate::daemon::Daemon;
@@ -29,6 +29,8 @@ const DIRECTORIES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 /// Debian and Ubuntu package two builds of the daemon, and `ovs-vswitchd` may be either.
 const DPDK_DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const BRIDGE: &str = "bridge";
+/// The value of an optional column without a value.
+const UNSET: &str = "[]";
 
 /// How the switch drives its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,27 +89,23 @@ impl Ports {
         }
     }
 
-    /// Arguments of `ovs-vsctl` to add a link as port `number`.
-    fn port_arguments(self, link: &str, number: usize) -> Vec<String> {
+    /// Makes `ovs-vsctl` add a link as port `number`.
+    fn add_port(self, command: &mut Command, link: &str, number: usize) {
         let name = self.port_name(link);
-        let mut arguments: Vec<String> =
-            ["--", "add-port", BRIDGE, &name].map(String::from).to_vec();
-        arguments.extend(["--", "set", "Interface", &name].map(String::from));
-        arguments.push(format!("ofport_request={number}"));
+        command.args(["--", "add-port", BRIDGE, &name]);
+        command.args(["--", "set", "Interface", &name]);
+        command.arg(format!("ofport_request={number}"));
         match self {
             Self::System => {}
             Self::AfXdp => {
-                arguments.push("type=afxdp".to_owned());
-                arguments.push("options:xdp-mode=native".to_owned());
+                command.args(["type=afxdp", "options:xdp-mode=native"]);
             }
             Self::Dpdk => {
-                arguments.push("type=dpdk".to_owned());
-                arguments.push(format!(
+                command.arg("type=dpdk").arg(format!(
                     "options:dpdk-devargs=\"net_af_xdp{number},iface={link},busy_budget=0\""
                 ));
             }
         }
-        arguments
     }
 
     /// A DPDK device has another name than its link.
@@ -118,39 +116,27 @@ impl Ports {
         }
     }
 
-    /// Settings of the switch.
-    fn settings(self, core: usize) -> Vec<String> {
-        let mut settings = vec![
-            // The switch is stopped while others are measured, and flows must not expire meanwhile.
-            "max-idle=3600000".to_owned(),
-            // Each flow enters the exact-match cache with its first packet, not with one in a
-            // hundred.
-            "emc-insert-inv-prob=1".to_owned(),
-        ];
-        match self {
-            Self::System => {}
-            Self::AfXdp => settings.push(polling_mask(core)),
-            Self::Dpdk => {
-                settings.push(polling_mask(core));
-                settings.push("dpdk-init=true".to_owned());
-                // Ports over AF_XDP need no hugepages. Without `--legacy-mem` the switch would add
-                // `--in-memory`, which DPDK refuses together with `--no-huge`. Without `--no-pci`
-                // it would probe the machine's devices.
-                settings.push(
-                    "dpdk-extra=\"--no-huge --legacy-mem --no-pci --no-shconf --no-telemetry -m 256\""
-                        .to_owned(),
-                );
-            }
+    /// Makes `ovs-vsctl` change settings of the switch.
+    fn set(self, command: &mut Command, core: usize) {
+        // The switch is stopped while others are measured, and flows must not expire meanwhile.
+        command.arg("other_config:max-idle=3600000");
+        // Each flow enters the exact-match cache with its first packet, not with one in a hundred.
+        command.arg("other_config:emc-insert-inv-prob=1");
+        if self != Self::System {
+            let mask = 1_u128 << (core % 128);
+            command.arg(format!("other_config:pmd-cpu-mask=\"{mask:#x}\""));
         }
-        settings
-            .into_iter()
-            .map(|setting| format!("other_config:{setting}"))
-            .collect()
+        if self == Self::Dpdk {
+            // Ports over AF_XDP need no hugepages. Without `--legacy-mem` the switch would add
+            // `--in-memory`, which DPDK refuses together with `--no-huge`. Without `--no-pci` it
+            // would probe the machine's devices.
+            command.args([
+                "other_config:dpdk-init=true",
+                "other_config:dpdk-extra=\"--no-huge --legacy-mem --no-pci --no-shconf \
+                 --no-telemetry -m 256\"",
+            ]);
+        }
     }
-}
-
-fn polling_mask(core: usize) -> String {
-    format!("pmd-cpu-mask=\"{:#x}\"", 1_u128 << (core % 128))
 }
 
 /// Finds a program as a shell does.
@@ -165,12 +151,11 @@ fn find_program(program: &str) -> Option<PathBuf> {
 /// A switch with one bridge. A drop ends it.
 #[derive(Debug)]
 pub(crate) struct Switch {
-    ports: Ports,
     names: Vec<String>,
     // Fields drop in this order.
     daemon: Daemon,
     database: Daemon,
-    directory: ScratchDirectory,
+    files: SwitchFiles,
 }
 
 impl Switch {
@@ -183,18 +168,19 @@ impl Switch {
         core: usize,
     ) -> Result<Self, Error> {
         let program = ports.daemon()?;
-        let directory = ScratchDirectory::new()?;
-        let files = SwitchFiles(directory.path());
-        files.run_tool(ports, "ovsdb-tool", &["create".to_owned(), files.at("db")])?;
-        let mut command = Command::new(
-            find_program("ovsdb-server").ok_or_else(|| ports.missing("openvswitch-switch"))?,
-        );
+        let files = SwitchFiles {
+            ports,
+            directory: ScratchDirectory::new()?,
+        };
+        let mut command = files.tool("ovsdb-tool")?;
+        files.run(command.arg("create").arg(files.at("db")))?;
+        let mut command = files.tool("ovsdb-server")?;
         command
             .arg(files.at("db"))
             .arg(format!("--remote=p{}", files.database()))
             .arg(format!("--unixctl={}", files.at("db.ctl")));
-        let database = Daemon::start(files.private_daemon(command))?;
-        files.configure(ports, links, core)?;
+        let database = files.start(command)?;
+        files.configure(links, core)?;
 
         // In the mount namespace of this command, an AF_XDP library finds no eBPF file system, so
         // it leaves no dispatcher behind.
@@ -202,16 +188,15 @@ impl Switch {
         command
             .arg(files.database())
             .arg(format!("--unixctl={}", files.at("switch.ctl")));
-        let daemon = Daemon::start(files.private_daemon(command))?;
+        let daemon = files.start(command)?;
         if ports == Ports::System {
             affinity::set(daemon.pid(), &[core])?;
         }
         Ok(Self {
-            ports,
             names: links.iter().map(|link| ports.port_name(link)).collect(),
             daemon,
             database,
-            directory,
+            files,
         })
     }
 
@@ -224,14 +209,14 @@ impl Switch {
                 .end_reason()
                 .or_else(|| self.database.end_reason())
             {
-                return Err(self.ports.unavailable(why));
+                return Err(self.files.ports.unavailable(why));
             }
             if self.has_all_ports()? {
                 return Ok(());
             }
             if start.elapsed() > START_LIMIT {
                 let messages = self.daemon.last_messages();
-                return Err(self.ports.unavailable(format!(
+                return Err(self.files.ports.unavailable(format!(
                     "its ports do not exist after {START_LIMIT:?}: {messages}"
                 )));
             }
@@ -241,19 +226,13 @@ impl Switch {
 
     /// Installs forwarding rules, one on each line, in the syntax of `ovs-ofctl`.
     pub(crate) fn install_rules(&self, rules: &str) -> Result<(), Error> {
-        let files = SwitchFiles(self.directory.path());
-        let file = files.at("rules");
+        let file = self.files.at("rules");
         std::fs::write(&file, rules)
             .map_err(|cause| Error::system("write the rules of a switch", cause))?;
-        let arguments = [
-            TOOL_LIMIT.to_owned(),
-            "add-flows".to_owned(),
-            format!("unix:{}", files.at(&format!("{BRIDGE}.mgmt"))),
-            file,
-        ];
-        files
-            .run_tool(self.ports, "ovs-ofctl", &arguments)
-            .map(drop)
+        let bridge = format!("unix:{}", self.files.at(&format!("{BRIDGE}.mgmt")));
+        let mut command = self.files.tool("ovs-ofctl")?;
+        command.args([TOOL_LIMIT, "add-flows", &bridge, &file]);
+        self.files.run(&mut command).map(drop)
     }
 
     /// Its packet-processing process.
@@ -267,42 +246,43 @@ impl Switch {
     }
 
     fn has_all_ports(&self) -> Result<bool, Error> {
-        let files = SwitchFiles(self.directory.path());
-        let list = |columns: &str, table: &str| {
-            let arguments = files.vsctl_arguments(&["--format=json", columns, "list", table]);
-            let text = files.run_tool(self.ports, "ovs-vsctl", &arguments)?;
-            Ok::<_, Error>(table_rows(&text))
-        };
+        let mut command = self.files.vsctl()?;
+        command.args(["get", "Open_vSwitch", ".", "iface_types"]);
+        for name in &self.names {
+            command.args(["--", "get", "Interface", name, "ofport", "error"]);
+        }
+        let values = self.files.run(&mut command)?;
+        let mut values = values.lines();
         // Empty until the switch has read the database for the first time.
-        let types = list("--columns=iface_types", "Open_vSwitch")?;
-        let types: Vec<&str> = types.iter().flatten().flat_map(strings_of_set).collect();
-        if !types.is_empty() && !types.contains(&self.ports.name()) {
-            return Err(self.ports.unavailable("this build of it has no such ports"));
+        let types = values.next().unwrap_or_default();
+        let types = types.split(|c: char| !c.is_alphanumeric() && c != '-');
+        let types: Vec<&str> = types.filter(|name| !name.is_empty()).collect();
+        let ports = self.files.ports;
+        if !types.is_empty() && !types.contains(&ports.name()) {
+            return Err(ports.unavailable("this build of it has no such ports"));
         }
         let mut numbered = 0;
-        for row in list("--columns=name,ofport,error", "Interface")? {
-            let [name, number, error] = row.as_slice() else {
-                continue;
-            };
-            if !self.names.iter().any(|wanted| name == wanted) {
-                continue;
-            }
-            if let Some(error) = error.as_str() {
+        while let (Some(number), Some(error)) = (values.next(), values.next()) {
+            if error != UNSET {
                 let messages = self.daemon.last_messages();
-                return Err(self.ports.unavailable(format!("{error}; {messages}")));
+                return Err(ports.unavailable(format!("{error}; {messages}")));
             }
-            numbered += usize::from(number.as_i64().is_some_and(|number| number > 0));
+            numbered += usize::from(number.parse().is_ok_and(|number: i64| number > 0));
         }
         Ok(!types.is_empty() && numbered == self.names.len())
     }
 }
 
-/// The files of a switch.
-struct SwitchFiles(PathBuf);
+/// The files of a switch, and the programs that use them.
+#[derive(Debug)]
+struct SwitchFiles {
+    ports: Ports,
+    directory: ScratchDirectory,
+}
 
 impl SwitchFiles {
     fn at(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
+        self.directory.path().join(name).display().to_string()
     }
 
     fn database(&self) -> String {
@@ -310,82 +290,65 @@ impl SwitchFiles {
     }
 
     /// Writes the configuration into the database, before the switch starts.
-    fn configure(&self, ports: Ports, links: &[&str], core: usize) -> Result<(), Error> {
-        let mut arguments = self.vsctl_arguments(&["init", "--", "set", "Open_vSwitch", "."]);
-        arguments.extend(ports.settings(core));
-        arguments.extend(["--", "add-br", BRIDGE].map(String::from));
-        arguments.extend(["--", "set", "Bridge", BRIDGE].map(String::from));
-        arguments.extend(["datapath_type=netdev", "fail-mode=secure"].map(String::from));
+    fn configure(&self, links: &[&str], core: usize) -> Result<(), Error> {
+        let mut command = self.vsctl()?;
+        command.args(["init", "--", "set", "Open_vSwitch", "."]);
+        self.ports.set(&mut command, core);
+        command.args(["--", "add-br", BRIDGE, "--", "set", "Bridge", BRIDGE]);
+        command.args(["datapath_type=netdev", "fail-mode=secure"]);
         for (number, link) in (1..).zip(links) {
-            arguments.extend(ports.port_arguments(link, number));
+            self.ports.add_port(&mut command, link, number);
         }
-        self.run_tool(ports, "ovs-vsctl", &arguments).map(drop)
+        self.run(&mut command).map(drop)
     }
 
-    /// Arguments of `ovs-vsctl` without waiting for the switch.
-    fn vsctl_arguments(&self, command: &[&str]) -> Vec<String> {
-        let mut arguments: Vec<String> = ["--no-wait", "--retry", TOOL_LIMIT]
-            .map(String::from)
-            .to_vec();
-        arguments.push(format!("--db={}", self.database()));
-        arguments.extend(command.iter().map(|word| (*word).to_owned()));
-        arguments
-    }
-
-    /// Makes a daemon keep all files in the directory and print only errors.
-    fn private_daemon(&self, mut command: Command) -> Command {
-        command.args(["-vconsole:err", "-vsyslog:off", "-vfile:off"]);
-        self.private_command(command)
-    }
-
-    fn private_command(&self, mut command: Command) -> Command {
-        let own: &Path = &self.0;
+    /// Makes a program keep all its files in the directory.
+    fn keep_private(&self, command: &mut Command) {
+        let own = self.directory.path();
         let variables = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"];
-        command.envs(variables.map(|variable| (variable, own)));
+        command.envs(variables.map(|variable| (variable, &own)));
         // For DPDK.
         command.env("RUNTIME_DIRECTORY", own);
-        command
+    }
+
+    /// An installed program of the switch.
+    fn tool(&self, program: &str) -> Result<Command, Error> {
+        let file = find_program(program).ok_or_else(|| self.ports.missing("openvswitch-switch"))?;
+        let mut command = Command::new(file);
+        self.keep_private(&mut command);
+        Ok(command)
+    }
+
+    /// `ovs-vsctl` without waiting for the switch.
+    fn vsctl(&self) -> Result<Command, Error> {
+        let mut command = self.tool("ovs-vsctl")?;
+        command.args(["--no-wait", "--retry", TOOL_LIMIT]);
+        command.arg(format!("--db={}", self.database()));
+        Ok(command)
+    }
+
+    /// Starts a daemon that prints only errors.
+    fn start(&self, mut command: Command) -> Result<Daemon, Error> {
+        self.keep_private(&mut command);
+        command.args(["-vconsole:err", "-vsyslog:off", "-vfile:off"]);
+        Daemon::start(command)
     }
 
     /// The output of a tool.
-    fn run_tool(&self, ports: Ports, program: &str, arguments: &[String]) -> Result<String, Error> {
-        use std::os::unix::process::CommandExt;
-
-        let file = find_program(program).ok_or_else(|| ports.missing("openvswitch-switch"))?;
-        let mut command = self.private_command(Command::new(file));
-        command.args(arguments).process_group(0);
+    fn run(&self, command: &mut Command) -> Result<String, Error> {
+        let program = command.get_program().display().to_string();
         let output = command
+            .process_group(0)
             .output()
             .map_err(|cause| Error::system(format!("run `{program}`"), cause))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let messages = String::from_utf8_lossy(&output.stderr);
-        Err(ports.unavailable(format!(
+        Err(self.ports.unavailable(format!(
             "`{program}` failed ({}): {}",
             output.status,
             messages.trim()
         )))
-    }
-}
-
-/// The rows of a table in the database's JSON.
-fn table_rows(text: &str) -> Vec<Vec<Value>> {
-    let table: Value = serde_json::from_str(text).unwrap_or_default();
-    let rows = table["data"].as_array().into_iter().flatten();
-    rows.filter_map(|row| row.as_array().cloned()).collect()
-}
-
-/// The strings of a set (RFC 7047, section 5.1): `["set", [...]]`, or a single string.
-fn strings_of_set(value: &Value) -> Vec<&str> {
-    match value {
-        Value::String(only) => vec![only],
-        Value::Array(_) => value[1]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect(),
-        _ => Vec::new(),
     }
 }
