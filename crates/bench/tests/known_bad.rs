@@ -5,9 +5,8 @@
 mod program;
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 
-use myelin_bench::{Claim, Effort, Fault, Monitor, Options, Verdict, run};
+use myelin_bench::{Claim, Effort, Fault, Options, Verdict};
 
 fn main() -> ExitCode {
     program::main("known_bad", check_faults)
@@ -24,14 +23,6 @@ fn check_faults(filter: Option<&str>) {
     }
 }
 
-/// The verdict that a fault must cause.
-fn expected_verdict(fault: Fault) -> Verdict {
-    match fault {
-        Fault::HalfRateGenerator => Verdict::Undecided,
-        _ => Verdict::False,
-    }
-}
-
 fn check_fault(fault: Fault) {
     let (experiment, part) = fault.target();
     // A trial does not calibrate the costs on which a bound rests.
@@ -44,21 +35,19 @@ fn check_fault(fault: Fault) {
         deployments: Some(DEPLOYMENTS),
         ..program::options(effort)
     };
-    let nobody = AtomicBool::new(false);
-    let monitor = Monitor {
-        emit: &|_| {},
-        cancelled: &nobody,
-    };
-    let report = run(experiment, &options, &monitor).unwrap();
+    let report = program::measure(experiment, &options);
     assert_eq!(report.ended_early, None, "{fault}");
     assert_eq!(report.environment.settings["fault"], fault.name());
     let is_target = |claim: &&Claim| claim.id.contains(part) && claim.verdict().is_some();
     let targets: Vec<&Claim> = report.claims.iter().filter(is_target).collect();
     assert!(!targets.is_empty(), "{fault}: {:#?}", report.claims);
+    let expected = match fault {
+        Fault::HalfRateGenerator => Verdict::Undecided,
+        _ => Verdict::False,
+    };
     for claim in &targets {
-        let verdict = claim.verdict();
-        assert_eq!(verdict, Some(expected_verdict(fault)), "{fault}: {claim:?}");
+        assert_eq!(claim.verdict(), Some(expected), "{fault}: {claim:?}");
     }
-    assert_eq!(program::find_leftovers(), Vec::<String>::new(), "{fault}");
+    program::check_leftovers(fault.name());
     println!("{fault}: {experiment}, {} claims turned", targets.len());
 }

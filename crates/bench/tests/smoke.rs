@@ -4,12 +4,12 @@
 mod program;
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use myelin_bench::{
-    Effort, Error, Monitor, Options, Report, Row, experiments, open_envelope, run, seal_envelope,
+    Effort, Error, Monitor, Report, Row, experiments, open_envelope, run, seal_envelope,
 };
-use program::find_leftovers;
+use program::check_leftovers;
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -22,42 +22,16 @@ fn run_experiments(filter: Option<&str>) {
         if filter.is_some_and(|filter| !experiment.name.contains(filter)) {
             continue;
         }
-        let report = measure(experiment.name);
+        let name = experiment.name;
+        let report = program::measure(name, &program::options(Effort::Trial));
         check_report(&report);
         check_page(&report);
-        assert_eq!(
-            find_leftovers(),
-            Vec::<String>::new(),
-            "after {}",
-            experiment.name
-        );
-        check_cancellation(experiment.name);
-        assert_eq!(
-            find_leftovers(),
-            Vec::<String>::new(),
-            "after {} was cancelled",
-            experiment.name
-        );
-        println!(
-            "{}: {} rows, {} claims",
-            experiment.name,
-            report.rows.len(),
-            report.claims.len()
-        );
+        check_leftovers(name);
+        check_cancellation(name);
+        check_leftovers(&format!("{name} was cancelled"));
+        let (rows, claims) = (report.rows.len(), report.claims.len());
+        println!("{name}: {rows} rows, {claims} claims");
     }
-}
-
-fn options() -> Options {
-    program::options(Effort::Trial)
-}
-
-fn measure(name: &str) -> Report<Row> {
-    let cancelled = AtomicBool::new(false);
-    let monitor = Monitor {
-        emit: &|_| {},
-        cancelled: &cancelled,
-    };
-    run(name, &options(), &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The report has rows with plausible figures, and claims that one deployment does not decide.
@@ -138,20 +112,16 @@ fn check_page(report: &Report<Row>) {
 /// Cancels the experiment at its second step, because some have only a few.
 fn check_cancellation(name: &str) {
     let cancelled = AtomicBool::new(false);
-    let steps = std::sync::atomic::AtomicU32::new(0);
+    let steps = AtomicU32::new(0);
     let progress = |_| {
-        let step = steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        cancelled.store(step >= 1, std::sync::atomic::Ordering::Relaxed);
+        let step = steps.fetch_add(1, Ordering::Relaxed);
+        cancelled.store(step >= 1, Ordering::Relaxed);
     };
-    let outcome = run(
-        name,
-        &options(),
-        &Monitor {
-            emit: &progress,
-            cancelled: &cancelled,
-        },
-    );
-    match outcome {
+    let monitor = Monitor {
+        emit: &progress,
+        cancelled: &cancelled,
+    };
+    match run(name, &program::options(Effort::Trial), &monitor) {
         Err(Error::Cancelled) => {}
         Ok(report) => {
             let reason = report.ended_early.unwrap_or_default();

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use myelin_bench::{experiments, open_envelope, render_figures};
 
 use crate::named_figures::check_figures;
-use crate::page::{Envelopes, Page};
+use crate::page::{Envelopes, Page, regex};
 
 const RESULTS: &str = "docs/results";
 pub(crate) const PAGES: &str = "docs/experiments";
@@ -77,23 +77,21 @@ fn update_figures(envelopes: &Envelopes, faults: &mut Vec<String>) {
     let mut shown = BTreeSet::new();
     for page in files(PAGES, "md") {
         let text = fs::read_to_string(root().join(&page)).unwrap();
-        for (number, line) in text.lines().enumerate() {
-            for link in line.split("](figures/").skip(1) {
-                let name = link.split(')').next().unwrap_or_default().to_owned();
-                if !drawn.contains_key(&name) {
-                    let own = page[PAGES.len() + 1..]
-                        .trim_end_matches("md")
-                        .replace('.', "-");
-                    let names = drawn.keys().map(String::as_str);
-                    let names: Vec<_> = names.filter(|name| name.starts_with(&own)).collect();
-                    faults.push(format!(
-                        "{page}:{}: no envelope has the plot {name}; there are {}",
-                        number + 1,
-                        names.join(", ")
-                    ));
-                }
-                shown.insert(name);
+        for link in regex!(r"\]\(figures/([^)]*)").captures_iter(&text) {
+            let name = link[1].to_owned();
+            if !drawn.contains_key(&name) {
+                let own = page[PAGES.len() + 1..]
+                    .trim_end_matches("md")
+                    .replace('.', "-");
+                let names = drawn.keys().map(String::as_str);
+                let names: Vec<_> = names.filter(|name| name.starts_with(&own)).collect();
+                faults.push(format!(
+                    "{page}:{}: no envelope has the plot {name}; there are {}",
+                    text[..link.get_match().start()].matches('\n').count() + 1,
+                    names.join(", ")
+                ));
             }
+            shown.insert(name);
         }
     }
     for (name, text) in drawn.iter().filter(|(name, _)| shown.contains(*name)) {

@@ -7,8 +7,7 @@
 //! <!-- results: NAME rows TABLE COLUMN... FIELD=VALUE... -->   a table of rows
 //! <!-- results: all -->                       a table of all experiments
 //! <!-- end of results -->                     ends these parts
-//! <!-- figure: NAME claim ID -->1.05<!-- end -->   the figure of a claim, within text
-//! <!-- figure: NAME row TABLE COLUMN FIELD=VALUE... -->1.05<!-- end -->   that of a row
+//! <!-- figure: NAME row TABLE COLUMN FIELD=VALUE... -->1.05<!-- end -->   a figure, within text
 //! <!-- not measured: WHY -->                  the figures of this paragraph are in no envelope
 //! ```
 
@@ -137,7 +136,6 @@ impl<'a> Page<'a> {
                 let (rows, columns) = self.rows(name, table, choice, part)?;
                 tables::rows(&rows, &columns)
             }
-            (true, [name, "claim", id]) => return self.claim(name, id, part),
             (true, [name, "row", table, choice @ ..]) => {
                 let (rows, columns) = self.rows(name, table, choice, part)?;
                 let ([row], [column]) = (rows.as_slice(), columns.as_slice()) else {
@@ -158,23 +156,6 @@ impl<'a> Page<'a> {
             let problem = format!("there is no {}", tables::file(name));
             let remedy = format!("`sudo myelin bench {name} --quick --results docs/results`");
             self.fault(part.line, &problem, &remedy)
-        })
-    }
-
-    /// The figure of a claim.
-    fn claim(&self, name: &str, id: &str, part: &Part) -> Result<String, String> {
-        let claims = &self.envelope(name, part)?.claims;
-        let claim = claims.iter().find(|claim| claim.id == id);
-        let figure = claim.and_then(myelin_bench::Claim::figure);
-        figure.map(tables::short).ok_or_else(|| {
-            let with_figure = claims.iter().filter(|claim| claim.figure().is_some());
-            let ids: Vec<_> = with_figure.map(|claim| claim.id.as_str()).collect();
-            let problem = format!("there is no claim `{id}` with a figure");
-            self.fault(
-                part.line,
-                &problem,
-                &format!("its claims are: {}", ids.join(" | ")),
-            )
         })
     }
 

@@ -1,12 +1,13 @@
 //! Tests that run experiments. The experiments start an executable as worker, as agent and for
 //! `plan`. The test executable replaces `myelin`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use myelin_agent::ServeOptions;
 use myelin_api::RunDir;
-use myelin_bench::{Effort, Options};
+use myelin_bench::{Effort, Monitor, Options, Report, Row, run};
 
 /// Runs `test` with the filter of the command line, or the part of `myelin` that the arguments
 /// name.
@@ -20,7 +21,7 @@ pub(crate) fn main(name: &str, test: impl FnOnce(Option<&str>)) -> ExitCode {
         }
         // Every test executable must support this option.
         Some("--list") => println!("{name}: test"),
-        _ if !nix::unistd::geteuid().is_root() => println!("SKIP: experiments need root"),
+        _ if !myelin_linux::capability::is_root() => println!("SKIP: experiments need root"),
         filter => test(filter.filter(|filter| !filter.starts_with('-'))),
     }
     ExitCode::SUCCESS
@@ -41,25 +42,32 @@ fn run_agent(arguments: &[String]) {
         .nth(1)
         .unwrap();
     let run_dir = RunDir::resolve(Some(Path::new(run_dir)));
-    myelin_agent::serve(&run_dir, &program(), ServeOptions { idle_exit: None }).unwrap();
-}
-
-fn program() -> PathBuf {
-    std::env::current_exe().unwrap()
+    let program = std::env::current_exe().unwrap();
+    myelin_agent::serve(&run_dir, &program, ServeOptions { idle_exit: None }).unwrap();
 }
 
 /// Options of a run of this executable.
 pub(crate) fn options(effort: Effort) -> Options {
-    Options::new(effort, program())
+    Options::new(effort, std::env::current_exe().unwrap())
 }
 
-/// Network namespaces and run directories of this process.
-pub(crate) fn find_leftovers() -> Vec<String> {
+/// Runs an experiment without showing its progress.
+pub(crate) fn measure(name: &str, options: &Options) -> Report<Row> {
+    let monitor = Monitor {
+        emit: &|_| {},
+        cancelled: &AtomicBool::new(false),
+    };
+    run(name, options, &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Checks that no network namespace and no run directory of this process is left.
+pub(crate) fn check_leftovers(after: &str) {
     let own = format!("bench-{}-", std::process::id());
-    ["/run", "/run/netns"]
+    let left: Vec<String> = ["/run", "/run/netns"]
         .into_iter()
         .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
         .map(|entry| entry.path().display().to_string())
         .filter(|path| path.contains(&own))
-        .collect()
+        .collect();
+    assert!(left.is_empty(), "after {after}: {left:?}");
 }
