@@ -29,14 +29,6 @@ pub(crate) const CLOCK_READS: f64 = 64.0;
 /// two.
 const LINES: u32 = 4;
 
-/// The read-only data of `redirect.bpf.c`.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Redirect {
-    ifindex: u32,
-    spare: u32,
-}
-
 /// The read-only data of `accounting.bpf.c`: the kernel crate's `struct hop`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -58,18 +50,22 @@ pub(crate) fn load_redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> 
         Hook::Xdp => "redirect_xdp",
         Hook::Tcx => "redirect_peer",
     };
-    let instance = Redirect { ifindex, spare: 0 };
-    load_one(REDIRECT, bytemuck::bytes_of(&instance), name)
+    load_of_redirect(name, ifindex)
 }
 
 /// Loads an XDP program that sends all frames back.
 pub(crate) fn load_bounce() -> Result<OwnedFd, Error> {
-    load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "bounce")
+    load_of_redirect("bounce", 0)
 }
 
 /// Loads an XDP program that drops all frames.
 pub(crate) fn load_sink() -> Result<OwnedFd, Error> {
-    load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "sink")
+    load_of_redirect("sink", 0)
+}
+
+/// Loads a program of `redirect.bpf.c`. Its read-only data are the interface and a spare word.
+fn load_of_redirect(name: &str, ifindex: u32) -> Result<OwnedFd, Error> {
+    load_one(REDIRECT, bytemuck::bytes_of(&[ifindex, 0]), name)
 }
 
 /// Loads the policer of a Linux router, for tc.

@@ -45,11 +45,6 @@ impl Effort {
         self.choose(10, 200, 500)
     }
 
-    /// Number of deployments; `None` if the claims decide.
-    fn deployments(self) -> Option<usize> {
-        self.choose(Some(1), None, None)
-    }
-
     /// Time after which an experiment makes no further deployments. All experiments together take
     /// 25 minutes and 4 hours at most.
     fn time_limit(self) -> Duration {
@@ -104,7 +99,10 @@ impl<'a> Session<'a> {
     pub(crate) fn new(options: &'a Options, monitor: Monitor<'a>) -> Self {
         Self {
             effort: options.effort,
-            deployments: options.deployments.or(options.effort.deployments()),
+            // Without a number, the claims decide.
+            deployments: options
+                .deployments
+                .or(options.effort.choose(Some(1), None, None)),
             interval: options.interval,
             time_limit: options.effort.time_limit(),
             program: &options.program,

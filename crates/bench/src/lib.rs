@@ -26,7 +26,6 @@
 
 mod agents;
 mod conditions;
-mod daemon;
 mod ebpf;
 mod envelope_file;
 mod error;
@@ -39,6 +38,7 @@ mod generator;
 mod machine;
 mod network;
 mod ovs;
+mod owned_child;
 mod owned_run_dir;
 mod published;
 pub mod reference;

@@ -15,7 +15,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::{affinity, process};
 
 use crate::Error;
-use crate::daemon::Daemon;
+use crate::owned_child::OwnedChild;
 use crate::scratch::ScratchDirectory;
 
 /// Longest time from the start of the daemons to a switch with all ports. DPDK takes a second or
@@ -153,8 +153,8 @@ fn find_program(program: &str) -> Option<PathBuf> {
 pub(crate) struct Switch {
     names: Vec<String>,
     // Fields drop in this order.
-    daemon: Daemon,
-    database: Daemon,
+    daemon: OwnedChild,
+    database: OwnedChild,
     files: SwitchFiles,
 }
 
@@ -328,10 +328,10 @@ impl SwitchFiles {
     }
 
     /// Starts a daemon that prints only errors.
-    fn start(&self, mut command: Command) -> Result<Daemon, Error> {
+    fn start(&self, mut command: Command) -> Result<OwnedChild, Error> {
         self.keep_private(&mut command);
         command.args(["-vconsole:err", "-vsyslog:off", "-vfile:off"]);
-        Daemon::start(command)
+        OwnedChild::start_daemon(command)
     }
 
     /// The output of a tool.

@@ -36,7 +36,7 @@ impl OwnedRunDir {
         Self::create_in(Path::new(PARENT))
     }
 
-    pub(crate) fn create_in(parent: &Path) -> Result<Self, Error> {
+    fn create_in(parent: &Path) -> Result<Self, Error> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}-{number}", std::process::id());

@@ -15,15 +15,11 @@ use std::time::Duration;
 
 use myelin_linux::process::{PidFd, Signal};
 
-use crate::daemon::{OwnedChild, create_memory_file};
+use crate::owned_child::{OwnedChild, create_memory_file};
 
-mod feed_process;
-mod ring;
 mod runner;
 
-pub(crate) use feed_process::FeedProcess;
-pub(crate) use ring::RingThroughput;
-use runner::Runner;
+pub(crate) use runner::Runner;
 
 /// Longest time from start to `ready`. DPDK takes about a second, mostly for its drivers.
 const START_LIMIT: Duration = Duration::from_secs(20);

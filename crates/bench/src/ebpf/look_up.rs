@@ -27,20 +27,16 @@ macro_rules! objects {
     };
 }
 
-const ROUTER: [&[u8]; 2] = objects!("router");
-const LOAD_BALANCER: [&[u8]; 2] = objects!("load_balancer");
-const NAT: [&[u8]; 2] = objects!("nat");
-
 impl LookUpFunction {
     /// Its objects by hook, and the function's maps that they use.
     fn objects_and_maps(self) -> ([&'static [u8]; 2], &'static [&'static str]) {
         match self {
             Self::Router => (
-                ROUTER,
+                objects!("router"),
                 &["direct4", "blocks4", "trees6", "nodes6", "leaves6"],
             ),
-            Self::LoadBalancer => (LOAD_BALANCER, &["flows"]),
-            Self::Nat => (NAT, &["outward"]),
+            Self::LoadBalancer => (objects!("load_balancer"), &["flows"]),
+            Self::Nat => (objects!("nat"), &["outward"]),
         }
     }
 }

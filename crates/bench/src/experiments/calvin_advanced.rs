@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
 use crate::published::{Published, calvin};
-use crate::reference::FeedProcess;
+use crate::reference::Runner;
 use crate::round_trips::PAYLOADS;
 use crate::sampling::{Sampling, Turns, quantile};
 use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session, experiment};
@@ -68,11 +68,11 @@ impl Case {
         count: usize,
         packets: u32,
         session: Session<'_>,
-    ) -> Result<Vec<FeedProcess>, Error> {
+    ) -> Result<Vec<Runner>, Error> {
         let config = self.feed_config(payload)?;
         let start = |_| match &config {
-            Some(config) => Ok(FeedProcess::function(session.program, config)?),
-            None => Ok(FeedProcess::plain_aes(payload, packets)?),
+            Some(config) => Ok(Runner::function(session.program, config)?),
+            None => Ok(Runner::plain_aes(payload, packets)?),
         };
         (0..count).map(start).collect()
     }
@@ -111,7 +111,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let cores = affinity::get(0)?.len();
     let mut cases = Vec::new();
     for case in self::cases()? {
-        let try_once = |mut fed: Vec<FeedProcess>| run_in_parallel(&mut fed, 1);
+        let try_once = |mut fed: Vec<Runner>| run_in_parallel(&mut fed, 1);
         match case.start(PAYLOADS[0], 1, 1, session).and_then(try_once) {
             Ok(_) => cases.push(case),
             Err(Error::Reference(reason)) => {
@@ -283,7 +283,7 @@ fn published(name: &str, payload: usize, parallel: usize) -> Option<Published> {
 }
 
 /// Runs all processes at the same time.
-fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<Times, Error> {
+fn run_in_parallel(fed: &mut [Runner], packets: u32) -> Result<Times, Error> {
     for one in fed.iter_mut() {
         one.begin(packets)?;
     }

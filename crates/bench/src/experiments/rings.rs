@@ -9,7 +9,7 @@ use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, Deployments, median_ci};
 
-use crate::reference::{self, RingThroughput};
+use crate::reference::{self, Runner};
 use crate::sampling::{Sampling, Turns, quantile};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
@@ -49,7 +49,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     };
     let sampling = Sampling::of("rings").rounds(10);
     let deploy = |turns: &mut Turns<'_>| {
-        let (mut rte_ring, skipped) = match RingThroughput::start(cores, WINDOWS, BATCHES) {
+        let (mut rte_ring, skipped) = match Runner::ring(cores, WINDOWS, BATCHES) {
             Ok(program) => (Some(program), None),
             Err(error @ reference::Error::Absent { .. }) => {
                 let row = Findings::skipped_row("ring", "rte_ring", &error);
@@ -59,7 +59,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         };
         turns.measure(1 + usize::from(rte_ring.is_some()), |subject| {
             let windows = match &mut rte_ring {
-                Some(rte_ring) if subject == RTE_RING => rte_ring.run()?,
+                Some(rte_ring) if subject == RTE_RING => rte_ring.run("windows")?,
                 _ => run_own_ring(cores, stall)?,
             };
             Ok(throughput_mops(&windows))
@@ -198,10 +198,10 @@ mod tests {
             return;
         };
         assert_eq!(run_own_ring(cores, Duration::ZERO).unwrap().len(), WINDOWS);
-        match RingThroughput::start(cores, WINDOWS, BATCHES) {
+        match Runner::ring(cores, WINDOWS, BATCHES) {
             Ok(mut rte_ring) => {
                 for _ in 0..2 {
-                    assert_eq!(rte_ring.run().unwrap().len(), WINDOWS);
+                    assert_eq!(rte_ring.run("windows").unwrap().len(), WINDOWS);
                 }
             }
             Err(error) => println!("SKIP: {error}"),

@@ -26,14 +26,50 @@ pub(crate) struct OwnedChild {
 }
 
 impl OwnedChild {
+    /// Starts a command.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         let messages = create_memory_file("messages")?;
         let process = command.stderr(messages.try_clone()?).spawn()?;
         Ok(Self { process, messages })
     }
 
+    /// Starts a command that stays in the foreground, in a process group without the terminal's
+    /// signals. The kernel also kills it at the end of the calling thread.
+    pub(crate) fn start_daemon(mut command: Command) -> Result<Self, Error> {
+        let parent = Pid::this();
+        let die_with_parent = move || {
+            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // The parent may have ended before the call.
+            if getppid() == parent {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::NotConnected.into())
+            }
+        };
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0);
+        // SAFETY: the closure makes two system calls and neither allocates nor takes a lock, so it
+        // may run between fork and exec.
+        unsafe { command.pre_exec(die_with_parent) };
+        Self::start(&mut command).map_err(|cause| {
+            let program = command.get_program().display();
+            Error::system(format!("start `{program}`"), cause)
+        })
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Reason for its end. `None` while it runs.
+    pub(crate) fn end_reason(&mut self) -> Option<String> {
+        let status = match self.process.try_wait() {
+            Ok(status) => status?.to_string(),
+            Err(error) => error.to_string(),
+        };
+        Some(format!("it ended ({status}): {}", self.last_messages()))
     }
 
     /// Its last messages on standard error, without those that its libraries always print.
@@ -70,60 +106,6 @@ pub(crate) fn create_memory_file(name: &str) -> io::Result<File> {
     Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC)?.into())
 }
 
-/// A running third-party daemon, killed on drop. The kernel also kills the daemon at the end of the
-/// thread that started it.
-#[derive(Debug)]
-pub(crate) struct Daemon(OwnedChild);
-
-impl Daemon {
-    /// Starts a command that stays in the foreground, in a process group without the terminal's
-    /// signals.
-    pub(crate) fn start(mut command: Command) -> Result<Self, Error> {
-        let parent = Pid::this();
-        let die_with_parent = move || {
-            prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // The parent may have ended before the call.
-            if getppid() == parent {
-                Ok(())
-            } else {
-                Err(io::ErrorKind::NotConnected.into())
-            }
-        };
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .process_group(0);
-        // SAFETY: the closure makes two system calls and neither allocates nor takes a lock, so it
-        // may run between fork and exec.
-        unsafe { command.pre_exec(die_with_parent) };
-        let child = OwnedChild::start(&mut command).map_err(|cause| {
-            Error::system(
-                format!("start `{}`", command.get_program().display()),
-                cause,
-            )
-        })?;
-        Ok(Self(child))
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.pid()
-    }
-
-    /// Reason for the end of the daemon. `None` while it runs.
-    pub(crate) fn end_reason(&mut self) -> Option<String> {
-        let status = match self.0.process.try_wait() {
-            Ok(status) => status?.to_string(),
-            Err(error) => error.to_string(),
-        };
-        Some(format!("it ended ({status}): {}", self.last_messages()))
-    }
-
-    /// Its last messages on standard error.
-    pub(crate) fn last_messages(&self) -> String {
-        self.0.last_messages()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
@@ -133,10 +115,10 @@ mod tests {
 
     use super::*;
 
-    fn shell(script: &str) -> Daemon {
+    fn shell(script: &str) -> OwnedChild {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Daemon::start(command).unwrap()
+        OwnedChild::start_daemon(command).unwrap()
     }
 
     fn is_alive(pid: u32) -> bool {
