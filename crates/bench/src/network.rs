@@ -121,10 +121,10 @@ impl Network {
     pub(crate) fn create(routed: bool) -> Result<Self, Error> {
         let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
-        let [to_client, to_server] = if routed {
-            [SERVER_PORT_MAC, CLIENT_PORT_MAC]
+        let (to_server, to_client) = if routed {
+            (CLIENT_PORT_MAC, SERVER_PORT_MAC)
         } else {
-            [client.mac, server.mac]
+            (server.mac, client.mac)
         };
         client.configure("eth0", server, to_server)?;
         server.configure("eth0", client, to_client)?;
