@@ -1,7 +1,8 @@
-//! `myelin down --all` after a `myelin bench` that was killed.
+//! `myelin bench` that is killed, or whose subject is killed.
 
 mod common;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -14,10 +15,11 @@ use common::{Myelin, sh, skip_unless_root, wait_for};
 struct Experiment(Child);
 
 impl Experiment {
-    fn start(myelin: &Myelin) -> Self {
+    fn start(myelin: &Myelin, arguments: &[&str]) -> Self {
         use std::os::unix::process::CommandExt;
-        let mut command: Command = myelin.command(&["bench", "hop-cost", "--quick"]);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let arguments = [&["bench", "hop-cost", "--quick"], arguments].concat();
+        let mut command: Command = myelin.command(&arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
         let experiment = Self(
             command
                 .process_group(0)
@@ -82,8 +84,8 @@ fn down_all_removes_a_killed_experiment_and_keeps_a_running_one() {
         return;
     }
     let myelin = Myelin::new();
-    let mut killed = Experiment::start(&myelin);
-    let mut running = Experiment::start(&myelin);
+    let mut killed = Experiment::start(&myelin, &[]);
+    let mut running = Experiment::start(&myelin, &[]);
     killed.kill();
     let leftovers = killed.list_leftovers();
     let run_dir = killed.run_dir();
@@ -112,5 +114,41 @@ fn down_all_removes_a_killed_experiment_and_keeps_a_running_one() {
     running.kill();
     myelin.run_ok(&["down", "--all"]);
     assert_eq!(running.list_leftovers(), "");
+    myelin.assert_clean();
+}
+
+#[test]
+fn figures_are_kept_without_claims_when_a_subject_dies() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let results = tempfile::tempdir().unwrap();
+    let directory = results.path().to_str().unwrap();
+    let mut experiment = Experiment::start(&myelin, &["--results", directory]);
+    let pid = experiment.0.id();
+    // The reference programs start after the chains. Their turn comes after those of the chains.
+    wait_for("a reference program", || {
+        !sh(&format!("pgrep -P {pid} -f afxdp_forward || true")).is_empty()
+    });
+    sh(&format!("pkill -KILL -P {pid} -f afxdp_forward"));
+    let mut error = String::new();
+    let mut stderr = experiment.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut error).unwrap();
+    let status = experiment.0.wait().unwrap();
+    assert_eq!(status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("ended early") && error.contains("no claim is made"),
+        "{error}"
+    );
+    let text = std::fs::read_to_string(results.path().join("hop-cost.json")).unwrap();
+    let report = myelin_bench::open_envelope(&text).unwrap();
+    assert!(!report.rows.is_empty() && report.claims.is_empty());
+    let reason = report.ended_early.unwrap();
+    assert!(
+        error.replace("\n       ", " ").contains(&reason),
+        "{error}: {reason}"
+    );
+    assert_eq!(experiment.list_leftovers(), "");
     myelin.assert_clean();
 }
