@@ -73,7 +73,7 @@ install: $(MYELIN) ## copy myelin, its manual pages and completions to PREFIX (d
 
 # install-deps first: the build includes ports and a reference over DPDK only if it finds libdpdk.
 # A run that was interrupted goes on. Claims that are false or undecided end with exit status 4.
-claims: ## run all experiments, write docs/results and the documents' tables and plots (QUICK=1: 25 minutes, else 4 hours)
+claims: ## run all experiments, write docs/results and the documents' tables and plots (QUICK=1: 25 minutes, else 2 hours)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	mkdir -p docs/results

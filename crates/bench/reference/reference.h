@@ -65,9 +65,12 @@ static unsigned parse_number(const char *program, const char *option, const char
 static struct options parse_options(int argc, char **argv)
 {
 	static const struct option table[] = {
-		{"ingress", required_argument, NULL, 'i'}, {"egress", required_argument, NULL, 'e'},
-		{"batch", required_argument, NULL, 'b'},   {"core", required_argument, NULL, 'c'},
-		{"poll", no_argument, NULL, 'p'},	   {"swap", no_argument, NULL, 's'},
+		{"ingress", required_argument, NULL, 'i'},
+		{"egress", required_argument, NULL, 'e'},
+		{"batch", required_argument, NULL, 'b'},
+		{"core", required_argument, NULL, 'c'},
+		{"poll", no_argument, NULL, 'p'},
+		{"swap", no_argument, NULL, 's'},
 		{0},
 	};
 	struct options options = {.batch = 32, .core = sched_getcpu()};

@@ -164,7 +164,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Resul
         Hook::Tcx => (libbpf_sys::BPF_TCX_INGRESS, 0),
     };
     myelin_kernel::link_create(program, ifindex, point, flags)
-        .map_err(|cause| Error::ebpf("redirect", "attach", cause))
+        .map_err(|cause| Error::ebpf(&format!("program for interface {ifindex}"), "attach", cause))
 }
 
 /// Detaches the XDP program of an interface of the calling thread's network namespace, also if

@@ -47,7 +47,7 @@ fn load(spent: &CpuTimes, own: Duration) -> [(String, String); 3] {
     let others = spent.busy().saturating_sub(spent.steal + own);
     let others = others.as_secs_f64() / total;
     let quiet = if steal > BUSY_STEAL || others > BUSY_OTHERS {
-        "no: other processes were busy; repeat the run on a quiet machine"
+        "no: other work was busy (see the shares); repeat the run on a quiet machine"
     } else {
         "yes"
     };

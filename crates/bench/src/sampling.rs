@@ -6,6 +6,7 @@ use myelin_linux::pm_qos::CpuLatency;
 use myelin_metrics::envelope::{Claim, Verdict};
 use myelin_metrics::stats::{Deployments, LOOKS};
 
+use crate::experiment::UNFINISHED;
 use crate::{Error, Findings, Row, Session};
 
 /// Amount of sampling.
@@ -211,7 +212,7 @@ impl Turns<'_> {
         for slot in &self.slots {
             for (round, figure) in slot.rounds.iter().enumerate() {
                 rows.push(
-                    Row::of("unfinished deployment")
+                    Row::of(UNFINISHED)
                         .with("stage", self.stage)
                         .with("subject", slot.subject)
                         .with("name", slot.name)

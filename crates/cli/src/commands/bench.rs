@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     deployments: Option<u16>,
     /// Interval between the packets of a probe: `5ms` and `4ms` in the papers. `0ms` sends the next
-    /// packet after the reply.
+    /// packet after the reply. Experiments without probes ignore it.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = output::parse_duration)]
     interval: Duration,
     /// Print JSON.
