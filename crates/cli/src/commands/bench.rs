@@ -134,13 +134,15 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     status(&[report], arguments)
 }
 
-/// Runs all experiments that have no finished envelope yet. Prints a line for each.
+/// Runs all experiments that have no finished envelope yet. Prints a line for each. One that fails
+/// does not stop the others.
 fn run_all(
     arguments: &Arguments,
     options: &Options,
     cancelled: &'static AtomicBool,
 ) -> Result<ExitCode, ApiError> {
     let mut reports = Vec::new();
+    let mut failure = None;
     for Experiment { name, .. } in myelin_bench::experiments() {
         let file = arguments
             .results
@@ -155,7 +157,15 @@ fn run_all(
         };
         let report = match finished {
             Some(report) => report,
-            None => run(name, options, cancelled)?,
+            None => match run(name, options, cancelled) {
+                Ok(report) => report,
+                Err(error) if cancelled.load(Ordering::Relaxed) => return Err(error),
+                Err(error) => {
+                    println!("{name}: failed: {error}");
+                    failure.get_or_insert(error);
+                    continue;
+                }
+            },
         };
         println!("{name}: {}{before}", experiment::verdict(&report));
         write_files(&report, arguments)?;
@@ -165,7 +175,7 @@ fn run_all(
             break;
         }
     }
-    status(&reports, arguments)
+    failure.map_or_else(|| status(&reports, arguments), Err)
 }
 
 /// Runs an experiment and shows its progress.
