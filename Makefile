@@ -7,13 +7,13 @@ FUZZ_SECONDS ?= 60
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/deploy_faults -name '*.[ch]' ! -name 'vmlinux*')
-SCRIPTS = scripts/fuzz scripts/install-deps scripts/test scripts/test-old-kernel .ci/run
+SCRIPTS = scripts/fuzz scripts/install-deps scripts/leftovers scripts/test scripts/test-old-kernel .ci/run
 
 # A shell that was open before rustup was installed lacks this directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs docs build install claims fuzz clean
+.PHONY: help demo test test-thorough test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs docs build install claims fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +25,13 @@ build: ## install missing packages and build (release)
 	@scripts/install-deps
 	cargo build --release --package myelin-cli
 
-test: ## install missing packages and run the whole suite, the privileged tests as root
+test: ## install missing packages and run the suite, the privileged tests as root
 	@scripts/install-deps test
 	@scripts/test
+
+test-thorough: ## tests that measure or take minutes, fuzz targets, Linux 6.1 emulated (an hour, on a quiet machine)
+	@scripts/install-deps fuzz
+	@scripts/test thorough
 
 test-old-kernel: ## tests of the kernel crate, examples, CPU hotplug, fq and HTB on Linux 6.1, emulated (20 minutes)
 	@scripts/install-deps test
@@ -81,7 +85,7 @@ claims: ## run all experiments, write docs/results and the documents' tables and
 	WRITE_DOCS=1 cargo test --quiet --package myelin-bench --test documents && exit $${status:-0}
 
 fuzz: ## run each fuzz target for FUZZ_SECONDS (default 60)
-	@scripts/install-deps test
+	@scripts/install-deps fuzz
 	scripts/fuzz '' $(FUZZ_SECONDS)
 
 clean: ## remove all build output

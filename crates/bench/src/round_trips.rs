@@ -242,6 +242,8 @@ impl Session<'_> {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
+    use myelin_metrics::envelope::Verdict;
+
     use super::*;
 
     #[test]
@@ -283,5 +285,39 @@ mod tests {
         assert_eq!(packets(Duration::ZERO), session.effort.packets());
         assert_eq!(packets(Duration::from_millis(5)), 40);
         assert_eq!(packets(Duration::from_secs(1)), FEWEST_PACKETS);
+    }
+
+    #[test]
+    fn claims_about_ratios_turn_with_the_round_trips() {
+        let label = |name: &str| VariantLabel {
+            name: name.to_owned(),
+            about: String::new(),
+        };
+        let subjects = TripSubjects {
+            variants: ["c-afxdp", "user"].map(label).into(),
+            conditions: vec![Mode::Inline.into()],
+            skipped: Vec::new(),
+        };
+        // Made-up round trips of `user`, us; those of `c-afxdp` take 10 us. A worker that sleeps
+        // while it waits takes 70 us.
+        for (trips_us, deployments, expected) in [
+            ([10.0, 10.1], 8, Verdict::Holds),
+            ([10.0, 10.1], 7, Verdict::Undecided),
+            ([10.0, 11.0], 8, Verdict::Undecided),
+            ([70.0, 80.0], 8, Verdict::False),
+        ] {
+            let mut samples = Deployments::default();
+            for number in 0..deployments {
+                let us = [10.0, trips_us[number % 2]];
+                let slots = us.into_iter().flat_map(|us| [us; PAYLOADS.len()]);
+                samples.push(slots.map(|us| vec![us]).collect());
+            }
+            let ratios = subjects.ratios(&samples, "user / c-afxdp", ["user", "c-afxdp"]);
+            assert_eq!(ratios.len(), PAYLOADS.len());
+            for ratio in ratios {
+                let claim = ratio.at_most(1.02);
+                assert_eq!(claim.verdict(), Some(expected), "{claim:?}");
+            }
+        }
     }
 }

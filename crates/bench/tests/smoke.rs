@@ -1,53 +1,73 @@
 //! Runs every experiment with very few rounds. Each has a complete report and leaves nothing
-//! behind.
+//! behind, also if it is cancelled. The tests in the gate judge no figure.
 
 mod program;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use libtest_mimic::Trial;
 use myelin_bench::{
-    Effort, Error, Monitor, Report, Row, experiments, open_envelope, run, seal_envelope,
+    Effort, Error, Experiment, Monitor, Report, Row, experiments, open_envelope, run, seal_envelope,
 };
 use program::check_leftovers;
 use serde_json::Value;
 
+/// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
+const GATE: [&str; 10] = [
+    "hop-cost",
+    "classifier",
+    "calvin-chain",
+    "calvin-bandwidth",
+    "calvin-advanced",
+    "coding-loss",
+    "dpdk-port",
+    "framework",
+    "rate-overhead",
+    "bound",
+];
+/// The experiment whose cancellation is in the gate.
+const CANCELLED_IN_GATE: &str = "bound";
+
 fn main() -> ExitCode {
-    program::main("smoke", run_experiments)
-}
-
-/// Runs the experiments whose name contains `filter`.
-fn run_experiments(filter: Option<&str>) {
-    for experiment in experiments() {
-        if filter.is_some_and(|filter| !experiment.name.contains(filter)) {
-            continue;
-        }
-        let name = experiment.name;
-        let report = program::measure(name, &program::options(Effort::Trial));
-        check_report(&report);
-        check_page(&report);
-        check_leftovers(name);
-        check_cancellation(name);
-        check_leftovers(&format!("{name} was cancelled"));
-        let (rows, claims) = (report.rows.len(), report.claims.len());
-        println!("{name}: {rows} rows, {claims} claims");
+    for name in GATE.iter().chain([&CANCELLED_IN_GATE]) {
+        let is_known = experiments().iter().any(|one| one.name == *name);
+        assert!(is_known, "no experiment `{name}`");
     }
+    program::main(experiments().iter().flat_map(tests_of).collect())
 }
 
-/// The report has rows with plausible figures, and claims that one deployment does not decide.
+/// The tests of an experiment. Those that are ignored are thorough: they take long, or judge the
+/// figures that this machine measures.
+fn tests_of(experiment: &Experiment) -> [Trial; 3] {
+    let name = experiment.name;
+    let test =
+        |what: &str, test: fn(&str)| program::test(format!("{what}::{name}"), move || test(name));
+    [
+        test("completes", |name| drop(check_trial(name))).with_ignored_flag(!GATE.contains(&name)),
+        test("plausible", |name| check_figures(&check_trial(name))).with_ignored_flag(true),
+        test("cancelled", check_cancellation).with_ignored_flag(name != CANCELLED_IN_GATE),
+    ]
+}
+
+/// Runs the experiment once. Its report and its page are complete.
+fn check_trial(name: &str) -> Report<Row> {
+    let report = program::measure(name, &program::options(Effort::Trial));
+    check_report(&report);
+    check_page(&report);
+    check_leftovers(name);
+    let (rows, claims) = (report.rows.len(), report.claims.len());
+    println!("{name}: {rows} rows, {claims} claims");
+    report
+}
+
+/// The report has rows with figures, and claims that one deployment does not decide.
 fn check_report(report: &Report<Row>) {
     assert_eq!(report.ended_early, None);
     assert!(!report.rows.is_empty());
     assert_eq!(report.claims.is_empty(), all_skipped(report), "{report:?}");
-    for row in report.rows.iter().filter(|row| row.table() != "skipped") {
-        let is_positive =
-            |(_, value): &(&str, &Value)| value.as_f64().is_some_and(|figure| figure > 0.0);
-        assert!(row.fields().any(|field| is_positive(&field)), "{row:?}");
-        for (name, value) in row.fields() {
-            if let (Some((least, most)), Some(figure)) = (plausible_range(name), value.as_f64()) {
-                assert!((least..=most).contains(&figure), "{name} {figure}: {row:?}");
-            }
-        }
+    for row in measured_rows(report) {
+        assert!(row.fields().any(|(_, value)| value.is_number()), "{row:?}");
     }
     for claim in &report.claims {
         assert_eq!(claim.holds, None, "{claim:?} is decided by one deployment");
@@ -62,6 +82,24 @@ fn check_report(report: &Report<Row>) {
     }
     let text = seal_envelope(report).unwrap();
     assert_eq!(&open_envelope(&text).unwrap(), report);
+}
+
+fn measured_rows(report: &Report<Row>) -> impl Iterator<Item = &Row> {
+    report.rows.iter().filter(|row| row.table() != "skipped")
+}
+
+/// Each row has a positive figure, and all figures are plausible.
+fn check_figures(report: &Report<Row>) {
+    for row in measured_rows(report) {
+        let is_positive =
+            |(_, value): &(&str, &Value)| value.as_f64().is_some_and(|figure| figure > 0.0);
+        assert!(row.fields().any(|field| is_positive(&field)), "{row:?}");
+        for (name, value) in row.fields() {
+            if let (Some((least, most)), Some(figure)) = (plausible_range(name), value.as_f64()) {
+                assert!((least..=most).contains(&figure), "{name} {figure}: {row:?}");
+            }
+        }
+    }
 }
 
 /// The range of a figure with that unit on any machine. A cable alone takes a microsecond, and no
@@ -133,4 +171,5 @@ fn check_cancellation(name: &str) {
         }
         Err(error) => panic!("{name}: {error}"),
     }
+    check_leftovers(&format!("{name} was cancelled"));
 }

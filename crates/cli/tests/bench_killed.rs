@@ -85,7 +85,9 @@ fn down_all_removes_a_killed_experiment_and_keeps_a_running_one() {
     }
     let myelin = Myelin::new();
     let mut killed = Experiment::start(&myelin, &[]);
-    let mut running = Experiment::start(&myelin, &[]);
+    // The pause between its packets makes the first deployment last for minutes, so its chains and
+    // its first run directory exist until the test kills it.
+    let mut running = Experiment::start(&myelin, &["--interval", "50ms"]);
     killed.kill();
     let leftovers = killed.list_leftovers();
     let run_dir = killed.run_dir();

@@ -4,8 +4,10 @@ mod common;
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use common::conformance::Monitor;
+use common::load::wait_until_settled;
 use common::{Myelin, sh, skip_unless_root, skip_without};
 use serde_json::Value;
 
@@ -85,40 +87,39 @@ fn even_traffic_conforms_and_bursts_do_not() {
     let (myelin, link) = (Myelin::new(), Link::new());
     let options = ["--match", "destinationPort=4000", "--duration", "60s"];
     let receiver = ["--netns", &link.receiver];
+    let sender = ["--netns", &link.sender, "--direction", "out"];
     // 100 rounds at less than half of the rate. Of the two datagrams of a round, one matches the
-    // filter. The burst allows a stall of the machine of a quarter of a second.
-    let bounds = [
-        "--rate",
-        "500pps,1Mbit",
-        "--burst",
-        "64,80kbit",
-        "--count",
-        "100",
-    ];
-    let even = [&receiver[..], &options, &bounds, &["--json"]].concat();
-    let monitor = Monitor::start(&myelin, &even);
+    // filter. A stall of the machine makes no gap at the sender shorter. Packets may arrive at the
+    // receiver together, so the burst there holds all.
+    let even = [
+        (&sender[..], "out", "64,80kbit"),
+        (&receiver[..], "in", "100,120kbit"),
+    ]
+    .map(|(end, direction, burst)| {
+        let rate = ["--rate", "500pps,1Mbit", "--burst", burst];
+        let arguments = [end, &options, &rate, &["--count", "100", "--json"]].concat();
+        (Monitor::start(&myelin, &arguments), direction)
+    });
     link.send(100, "0.005", &["4000", "4001"]);
-    let (status, report) = monitor.wait_for_report();
-    assert_eq!(status, Some(0), "{report}");
-    assert_eq!(report["packets"], 100, "{report}");
-    assert_eq!(report["bytes"], 100 * 142, "{report}");
-    assert_eq!(report["conforms"], true, "{report}");
-    assert_eq!(report["direction"], "in");
-    let burst = report["buckets"][0]["measured_burst"].as_u64();
-    assert!(
-        burst.is_some_and(|burst| (1..=64).contains(&burst)),
-        "{report}"
-    );
-    assert_eq!(report["buckets"][1]["quantity"], "bits");
+    for (monitor, direction) in even {
+        let (status, report) = monitor.wait_for_report();
+        assert_eq!(status, Some(0), "{report}");
+        assert_eq!(report["packets"], 100, "{report}");
+        assert_eq!(report["bytes"], 100 * 142, "{report}");
+        assert_eq!(report["conforms"], true, "{report}");
+        assert_eq!(report["direction"], direction);
+        let most = if direction == "out" { 64 } else { 100 };
+        let burst = report["buckets"][0]["measured_burst"].as_u64();
+        assert!(
+            burst.is_some_and(|burst| (1..=most).contains(&burst)),
+            "{report}"
+        );
+        assert_eq!(report["buckets"][1]["quantity"], "bits");
+    }
 
     // Monitors at both ends. At 1 pps each second of tolerance admits one packet.
     let bounds = ["--rate", "1pps", "--burst", "8", "--count", "50"];
-    let bursts = [
-        &["--netns", &link.sender, "--direction", "out"],
-        &options[..],
-        &bounds,
-    ]
-    .concat();
+    let bursts = [&sender[..], &options, &bounds].concat();
     let monitors = [
         Monitor::start(&myelin, &[&bursts[..], &["--json"]].concat()),
         Monitor::start(&myelin, &[&receiver[..], &options, &bounds].concat()),
@@ -148,19 +149,40 @@ fn even_traffic_conforms_and_bursts_do_not() {
     assert_eq!(report["conforms_strictly"], false, "{report}");
 }
 
-/// Floods a chain at 20 times its rate: once with a policer, once with a shaper too.
+/// A chain with a policer, and one with a shaper too: function and `enforce`.
+const POLICED_CHAINS: [(&str, &str); 2] = [
+    ("{ name: fwd, kind: forward }", "policer"),
+    (
+        "{ name: coder, kind: xor, space: user, config: { key: 0x21 } }",
+        "both",
+    ),
+];
+
 #[test]
+fn monitors_at_both_ends_of_a_flooded_chain_count_each_packet() {
+    if skip_without_tools() {
+        return;
+    }
+    for (function, enforce) in POLICED_CHAINS {
+        flood_chain(function, enforce);
+    }
+}
+
+#[test]
+#[ignore = "thorough: judges the times of packets behind a policer and a shaper"]
 fn the_output_of_a_flooded_chain_conforms_to_its_profile() {
     if skip_without_tools() {
         return;
     }
-    assert_output_conforms("{ name: fwd, kind: forward }", "policer");
-    let coder = "{ name: coder, kind: xor, space: user, config: { key: 0x21 } }";
-    assert_output_conforms(coder, "both");
+    for (function, enforce) in POLICED_CHAINS {
+        let (verdicts, report) = flood_chain(function, enforce);
+        assert_eq!(verdicts, [Some(0), Some(5)], "{report}");
+    }
 }
 
-/// Sends 20 times the rate of the chain and checks the packets at its egress.
-fn assert_output_conforms(function: &str, enforce: &str) {
+/// Sends 20 times the rate of a chain and checks the counts at both ends. Returns the exit statuses
+/// of the monitors at server and client, and the report of the first.
+fn flood_chain(function: &str, enforce: &str) -> ([Option<i32>; 2], Value) {
     let myelin = Myelin::new();
     let file = myelin.write_file(&format!(
         "
@@ -188,16 +210,22 @@ spec:
     let flood = [
         "exec", "client", "--", "python3", "-c", SENDER, "10.0.0.2", "1000", "0.001",
     ];
+    let start = Instant::now();
     myelin.run_ok(&[&flood[..], &ports].concat());
+    // The policer was open for less than this time. The burst and one packet come on top.
+    let due = (start.elapsed().as_secs_f64() * 1000.0) as u64 + 8 + 1;
+    let status = wait_until_settled(&myelin, "p");
     at_server.interrupt();
     at_client.interrupt();
-    let (status, report) = at_server.wait_for_report();
-    assert_eq!(status, Some(0), "{report}");
+    let (at_server, report) = at_server.wait_for_report();
     let passed = report["packets"].as_u64().unwrap_or_default();
-    assert!((8..sent).contains(&passed), "{report}");
-    let (status, report) = at_client.wait_for_report();
-    assert_eq!(report["packets"], sent, "{report}");
-    assert_eq!(status, Some(5), "{report}");
+    assert!((8..sent.min(due)).contains(&passed), "{due}: {report}");
+    assert_eq!(status["packets_out"], passed, "{status}");
+    assert_eq!(status["policed"], sent - passed, "{status}");
+    let (at_client, flooded) = at_client.wait_for_report();
+    assert_eq!(flooded["packets"], sent, "{flooded}");
+    assert_eq!(flooded["conforms_strictly"], false, "{flooded}");
+    ([at_server, at_client], report)
 }
 
 #[test]
@@ -206,18 +234,30 @@ fn follow_prints_a_report_each_second() {
         return;
     }
     let (myelin, link) = (Myelin::new(), Link::new());
-    let arguments = ["--netns", &link.receiver, "--rate", "1kpps", "--follow"];
-    let monitors = [
+    // The burst holds all packets, however late some of them arrive.
+    let arguments = [
+        "--netns",
+        &link.receiver,
+        "--rate",
+        "1kpps",
+        "--burst",
+        "64",
+        "--follow",
+    ];
+    let mut monitors = [
         Monitor::start(&myelin, &[&arguments[..], &["--json"]].concat()),
         Monitor::start(&myelin, &arguments),
     ];
     link.send(15, "0.1", &["4000"]);
-    for monitor in &monitors {
+    let [first_json, first_text] = monitors.each_mut().map(|monitor| {
+        let line = monitor.wait_for_line();
         monitor.interrupt();
-    }
+        line
+    });
     let [json, text] = monitors;
     let (status, lines) = json.wait_for_output();
     assert_eq!(status, Some(0), "{lines}");
+    let lines = first_json + &lines;
     let reports: Vec<Value> = lines
         .lines()
         .map(|line| serde_json::from_str(line).expect("the output is JSON"))
@@ -230,6 +270,7 @@ fn follow_prints_a_report_each_second() {
     );
     let (status, text) = text.wait_for_output();
     assert_eq!(status, Some(0), "{text}");
+    let text = first_text + &text;
     assert!(
         text.contains(" above\n") && text.contains("\nconforms\neth0 (in): "),
         "{text}"

@@ -62,6 +62,7 @@ fn cpu_latency_is_limited_while_the_chain_is_up() {
     myelin.kill_agent();
     // The kernel closes the files of a killed process after the process is gone.
     wait_for("the end of the limit", || read_limit() == before);
+    assert_eq!(read_limit(), before);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -60,16 +60,16 @@ fn echo_packets(myelin: &Myelin, chain: &str, count: u32) -> String {
     let _ = std::fs::remove_file(&ready);
     let ready = ready.display();
     sh(&format!(
-        "ip netns exec myelin-{chain}-server timeout 30 python3 -c \"
+        "ip netns exec myelin-{chain}-server timeout 240 python3 -c \"
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(20)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(120)
 open('{ready}', 'w')
 for i in range({count}):
     d, a = s.recvfrom(2000); s.sendto(d, a)\" &
-         for i in $(seq 200); do [ -e {ready} ] && break; sleep 0.1; done
-         timeout 20 ip netns exec myelin-{chain}-client python3 -c \"
+         for i in $(seq 600); do [ -e {ready} ] && break; sleep 0.1; done
+         timeout 120 ip netns exec myelin-{chain}-client python3 -c \"
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
 for i in range({count}):
     m = b'%d through' % i
     s.sendto(m, ('10.0.0.2', 9000)); assert s.recv(2000) == m
@@ -251,7 +251,7 @@ s.setsockopt(socket.IPPROTO_IP, 11, 1)
 s.sendto(b'x' * 100, ('10.0.0.2', 9000))
 poll = select.poll()
 poll.register(s, 0)
-poll.poll(3000)
+poll.poll(60000)
 _, ancillary, _, _ = s.recvmsg(2048, 512, 0x2000)
 error = ancillary[0][2]
 print(socket.inet_ntoa(error[20:24]), error[5], error[6])

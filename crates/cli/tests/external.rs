@@ -8,7 +8,6 @@ mod traffic;
 
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use boxes::{
     ECHO, FORWARDER, LOSS_WAIT, STARTUP_WAIT, can_reach_server, format_chain, probe,
@@ -16,6 +15,11 @@ use boxes::{
 };
 use common::{Myelin, is_alive, repository_root, sh, skip_unless_root, skip_without, wait_for};
 use traffic::Traffic;
+
+/// Formats the argument of a `sleep` that only this test process starts.
+fn unique_sleep(seconds: u32) -> String {
+    format!("{seconds}.{}", std::process::id())
+}
 
 /// Asserts that an example deploys and that its black box forwards all packets in order.
 fn assert_example_forwards(file: &str, name: &str, position: usize) {
@@ -160,7 +164,7 @@ fn replies_of_a_black_box_reach_the_sender() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let file = myelin.write_file(&format_chain("b", 9000, "", ECHO, "5s"));
+    let file = myelin.write_file(&format_chain("b", 9000, "", ECHO, "60s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     let answers = myelin.run_ok(&[
         "exec",
@@ -170,7 +174,7 @@ fn replies_of_a_black_box_reach_the_sender() {
         "-c",
         "
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
 for i in range(10):
     s.sendto(b'%d back' % i, ('10.0.0.2', 9000)); assert s.recv(100) == b'%d back' % i
 print('all')",
@@ -306,7 +310,7 @@ fn a_black_box_that_keeps_ending_fails_its_chain() {
     for (on_failure, passes) in [("pass", true), ("drop", false)] {
         let myelin = Myelin::new_shared();
         let spec = format!("  onFailure: {on_failure}");
-        let file = myelin.write_file(&format_chain("k", 9000, &spec, FORWARDER, "5s"));
+        let file = myelin.write_file(&format_chain("k", 9000, &spec, FORWARDER, "60s"));
         myelin.run_ok(&["up", file.to_str().unwrap()]);
         for restarts in 1..=3 {
             let pid = read_black_box(&myelin, "k", 0)["pid"]
@@ -349,7 +353,7 @@ fn a_black_box_that_keeps_ending_fails_its_chain() {
             &[
                 "up",
                 myelin
-                    .write_file(&format_chain("k", 9001, &spec, FORWARDER, "5s"))
+                    .write_file(&format_chain("k", 9001, &spec, FORWARDER, "60s"))
                     .to_str()
                     .unwrap(),
             ],
@@ -368,13 +372,22 @@ fn a_black_box_that_keeps_ending_loses_its_link() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let command = "ip link show br0 >/dev/null 2>&1 || ip link add br0 type bridge
+    let child = unique_sleep(7332);
+    let command = format!(
+        "ip link show br0 >/dev/null 2>&1 || ip link add br0 type bridge
 ip link set br0 up
 ip link set egress master br0
 ip link set ingress master br0
-sleep 7332.25 &
-exec sleep infinity";
-    let file = myelin.write_file(&format_chain("c", 9000, "  onFailure: drop", command, "5s"));
+sleep {child} &
+exec sleep infinity"
+    );
+    let file = myelin.write_file(&format_chain(
+        "c",
+        9000,
+        "  onFailure: drop",
+        &command,
+        "60s",
+    ));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert!(can_reach_server(&myelin, "c", 9000, STARTUP_WAIT));
     wait_for("the chain to fail", || {
@@ -388,8 +401,9 @@ exec sleep infinity";
         !can_reach_server(&myelin, "c", 9000, LOSS_WAIT),
         "the bridge still forwards"
     );
-    let children = sh("pgrep -f '^sleep 7332.25' || true");
-    assert_eq!(children, "", "a child of the black box still runs");
+    let children = || sh(&format!("pgrep -f '^sleep {child}$' || true"));
+    wait_for("the end of the child", || children().is_empty());
+    assert_eq!(children(), "", "a child of the black box still runs");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -401,7 +415,7 @@ fn a_black_box_that_never_reads_loses_only_packets_of_its_chain() {
     }
     let myelin = Myelin::new();
     let file = myelin.write_file(&format_chain("s", 9000, "", "exec sleep infinity", "1ms"));
-    let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "5s"));
+    let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "60s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.run_ok(&["up", other.to_str().unwrap()]);
     send(&myelin, "s", 9000, 3000);
@@ -428,26 +442,44 @@ fn a_cpu_limit_throttles_a_black_box_that_spins() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
+    throttle_black_box();
+}
+
+#[test]
+#[ignore = "thorough: measures the share of a core that a black box uses"]
+fn a_black_box_uses_no_more_than_its_cpu_limit() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let share = throttle_black_box();
+    assert!(share < 0.2, "{share} of a core");
+}
+
+/// Deploys a spinning black box with a limit of 0.1 cores; returns its share of a core.
+fn throttle_black_box() -> f64 {
     let myelin = Myelin::new();
     let text = format_chain("s", 9000, "", "while :; do :; done", "1ms").replace(
         "      kind: external",
         "      kind: external\n      limits: { cpu: 0.1cores }",
     );
     let file = myelin.write_file(&text);
-    let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "5s"));
+    let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "60s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.run_ok(&["up", other.to_str().unwrap()]);
     let read_cpu_s = || read_black_box(&myelin, "s", 0)["cpu_s"].as_f64().unwrap();
     let (before, start) = (read_cpu_s(), std::time::Instant::now());
     let row = probe(&myelin, "o", "256");
     assert_eq!(row["lost"], 0, "{row}");
-    std::thread::sleep(Duration::from_secs(2));
+    let sandbox = || read_status(&myelin, "s")["hops"][0]["sandbox"].clone();
+    // A period lasts 10 ms.
+    let is_throttled = || sandbox()["throttled_periods"].as_u64() > Some(150);
+    wait_for("a throttled program", is_throttled);
     let share = (read_cpu_s() - before) / start.elapsed().as_secs_f64();
-    assert!(share < 0.2, "{share} of a core");
-    let limit = read_status(&myelin, "s")["hops"][0]["sandbox"]["cpu_limit_cores"].as_f64();
-    assert_eq!(limit, Some(0.1));
+    assert!(is_throttled(), "{}", sandbox());
+    assert_eq!(sandbox()["cpu_limit_cores"].as_f64(), Some(0.1));
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
+    share
 }
 
 #[test]
@@ -464,7 +496,7 @@ fn a_frame_that_is_no_ip_packet_counts_as_one_drop() {
         b.send(frame if n > 10 else frame[:12] + b\"\\x12\\x34\" + frame[14:])",
         );
     let myelin = Myelin::new();
-    let file = myelin.write_file(&format_chain("u", 9000, "", &command, "30s"));
+    let file = myelin.write_file(&format_chain("u", 9000, "", &command, "60s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     send(&myelin, "u", 9000, 12);
     // Frames keep their order: if the last two have left, the chain has dropped the first ten.
@@ -485,10 +517,14 @@ fn start_slow_up(myelin: &Myelin, file: &Path) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("the client starts");
-    let is_running = || !sh("pgrep -f '^sleep 7333.25' || true").is_empty();
-    wait_for("the program", is_running);
-    assert!(is_running());
+    wait_for("the program", is_slow_program_running);
+    assert!(is_slow_program_running());
     client
+}
+
+fn is_slow_program_running() -> bool {
+    let sleep = unique_sleep(7333);
+    !sh(&format!("pgrep -f '^sleep {sleep}$' || true")).is_empty()
 }
 
 #[test]
@@ -497,7 +533,8 @@ fn up_is_cancelled_while_it_waits_for_a_black_box() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let file = myelin.write_file(&format_chain("w", 9000, "", "exec sleep 7333.25", "60s"));
+    let command = format!("exec sleep {}", unique_sleep(7333));
+    let file = myelin.write_file(&format_chain("w", 9000, "", &command, "60s"));
     // First the client ends. Without the cancellation `ps` would wait until the chain is up.
     let mut client = start_slow_up(&myelin, &file);
     client.kill().expect("the client is killed");
@@ -506,6 +543,7 @@ fn up_is_cancelled_while_it_waits_for_a_black_box() {
         myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
         0
     );
+    wait_for("the end of the program", || !is_slow_program_running());
     // Then another client removes all chains, or a signal stops the agent.
     for by_signal in [false, true] {
         let client = start_slow_up(&myelin, &file);
@@ -533,7 +571,7 @@ fn live_changes_of_a_chain_with_a_black_box_lose_no_packet() {
     }
     let myelin = Myelin::new();
     let variant = |key: u8| {
-        let text = format_chain("l", 9000, "", FORWARDER, "10s");
+        let text = format_chain("l", 9000, "", FORWARDER, "60s");
         let after =
             format!("    - {{ name: key, kind: xor, space: kernel, config: {{ key: {key} }} }}\n");
         myelin.write_file(&(text + &after))
@@ -573,7 +611,7 @@ fn a_live_change_whose_black_box_ends_leaves_the_chain_unchanged() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let good = myelin.write_file(&format_chain("g", 9000, "", FORWARDER, "5s"));
+    let good = myelin.write_file(&format_chain("g", 9000, "", FORWARDER, "60s"));
     myelin.run_ok(&["up", good.to_str().unwrap()]);
     let before = read_black_box(&myelin, "g", 0)["pid"].clone();
     let bad = myelin.write_file(&format_chain("g", 9000, "", "exit 3", "5s"));
@@ -594,11 +632,12 @@ fn a_black_box_survives_its_agent_and_down_removes_it_with_its_children() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let command = format!("sleep 7331.25 &\n{FORWARDER}");
-    let file = myelin.write_file(&format_chain("a", 9000, "", &command, "5s"));
+    let sleep = unique_sleep(7331);
+    let command = format!("sleep {sleep} &\n{FORWARDER}");
+    let file = myelin.write_file(&format_chain("a", 9000, "", &command, "60s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     let black_box = read_black_box(&myelin, "a", 0);
-    let child = sh("pgrep -f '^sleep 7331.25'");
+    let child = sh(&format!("pgrep -f '^sleep {sleep}$'"));
     myelin.kill_agent();
     assert!(can_reach_server(&myelin, "a", 9000, STARTUP_WAIT));
     assert!(is_alive(&black_box["pid"]));

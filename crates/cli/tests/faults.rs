@@ -198,20 +198,20 @@ fn chains_carry_packets_after_their_agent_is_killed() {
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
     let client = format!("myelin-{}-client", myelin.chain_name("u"));
-    let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 2 10.0.0.2"));
+    let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 60 10.0.0.2"));
     assert!(ping.contains(" 0% packet loss"), "{ping}");
     // Ping matches no chain. UDP passes the chain and its worker.
     let ready = myelin.run_dir().with_extension("ready");
     sh(&format!(
-        "ip netns exec myelin-{chain}-server timeout 30 python3 -c \"
+        "ip netns exec myelin-{chain}-server timeout 240 python3 -c \"
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(20)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(120)
 open('{ready}', 'w')
 d, a = s.recvfrom(2000); s.sendto(d, a)\" &
-         for i in $(seq 200); do [ -e {ready} ] && break; sleep 0.1; done
+         for i in $(seq 600); do [ -e {ready} ] && break; sleep 0.1; done
          ip netns exec {client} python3 -c \"
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(4)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
 s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
          wait",
         chain = myelin.chain_name("u"),

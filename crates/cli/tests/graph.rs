@@ -144,13 +144,16 @@ fn a_running_chain_shows_its_costs_and_where_packets_were_lost() {
     let (socket, server) = open_client(&myelin.read_status("lossy"));
     let count = 8000_u64;
     let before = myelin.read_status("lossy")["packets_in"].as_u64().unwrap();
-    for port in [9000, 9001].repeat(count as usize / 2) {
-        socket.send_to(b"packet", (&*server, port)).unwrap();
-    }
     let account = |key: &str| myelin.read_status("lossy")["account"][key].clone();
-    wait_for("all packets to leave", || {
-        account("packets_in") == before + count && account("under_way") == 0
-    });
+    // The link before the chain holds this many packets.
+    for sent in (200..=count).step_by(200) {
+        for port in [9000, 9001].repeat(100) {
+            socket.send_to(b"packet", (&*server, port)).unwrap();
+        }
+        wait_for("all packets to leave", || {
+            account("packets_in") == before + sent && account("under_way") == 0
+        });
+    }
     let status = myelin.read_status("lossy");
     let (policed, dropped) = (
         status["account"]["policed"].as_u64().unwrap(),

@@ -170,17 +170,31 @@ fn a_chain_changes_its_mapping_under_traffic() {
     );
 }
 
-#[test]
-fn a_chain_of_32_functions_is_exchanged_in_milliseconds() {
-    if skip_unless_root() {
-        return;
-    }
+/// Changes a chain of 32 functions under traffic; returns the exchange times, ms.
+fn change_chain_of_32_functions() -> Vec<f64> {
     let long = |key: &'static str| {
         let mut functions = vec!["kf"; 31];
         functions.push(key);
         ChainVariant::new(&functions)
     };
-    let exchanges = change_under_traffic(&[long("k01"), long("k02")], 20_000);
+    change_under_traffic(&[long("k01"), long("k02")], 20_000)
+}
+
+#[test]
+fn a_chain_of_32_functions_is_changed_under_traffic() {
+    if skip_unless_root() {
+        return;
+    }
+    change_chain_of_32_functions();
+}
+
+#[test]
+#[ignore = "thorough: measures the time of a live change on a quiet machine"]
+fn a_chain_of_32_functions_is_exchanged_in_milliseconds() {
+    if skip_unless_root() {
+        return;
+    }
+    let exchanges = change_chain_of_32_functions();
     // About 10 ms on an idle machine. The limit only detects an exchange that waits for a timeout.
     assert!(median(&exchanges) < 100.0, "{exchanges:?}");
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::process::{Child, Stdio};
 
-use common::{Myelin, skip_unless_root, skip_without};
+use common::{Myelin, skip_unless_root, skip_without, wait_for};
 
 fn format_chain_pair(space: &str, backends: &str) -> String {
     format!(
@@ -55,7 +55,7 @@ for port in range(20000, 20040):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.bind(('10.0.0.1', port))
     s.connect(('10.0.0.2', 9000))
-    s.settimeout(2)
+    s.settimeout(60)
     seen = []
     for _ in range(3):
         s.send(b'question')
@@ -120,6 +120,10 @@ fn assert_flows_are_spread(space: &str) {
         assert!((8..=32).contains(&share), "{share} flows to 10.0.0.{last}");
     }
     assert_eq!(query_backends(&myelin), first);
+    // A worker counts a packet after it sent the packet.
+    wait_for("the last counts", || {
+        ["there", "back"].map(|name| myelin.read_status(name)["packets_out"].clone()) == [240, 240]
+    });
     let status = myelin.run_json(&["ps", "--json"]);
     for chain in status.as_array().expect("the JSON is a list") {
         assert_eq!(chain["packets_out"], 240, "{chain}");
@@ -179,6 +183,9 @@ import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for _ in range(5): s.sendto(b'x', ('10.0.0.2', 9000))";
     myelin.run_ok(&["exec", "client", "--", "python3", "-c", send]);
+    wait_for("five packets", || {
+        myelin.read_status("there")["packets_in"] == 5
+    });
     let status = myelin.run_json(&["ps", "--json"]);
     let there = status
         .as_array()

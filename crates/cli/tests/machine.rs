@@ -246,7 +246,8 @@ spec:
     let names = ["kernel", "user", "loud"];
     let assert_two_seconds_judged = || {
         for name in names {
-            let (before, since) = (read_judged_seconds(&myelin, name), Instant::now());
+            let since = Instant::now();
+            let before = read_judged_seconds(&myelin, name);
             wait_for("two judged seconds", || {
                 read_judged_seconds(&myelin, name) >= before + 2
             });

@@ -28,7 +28,7 @@ fn count_right_payloads(myelin: &Myelin, count: u32) -> u32 {
     let ready = ready.display();
     let server = format!(
         "import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(15)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(60)
 open('{ready}', 'w')
 right = 0
 for i in range({count}):
@@ -39,14 +39,14 @@ print(right)"
     );
     let client = format!(
         "import os, socket, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
 while not os.path.exists('{ready}'): time.sleep(0.01)
 for i in range({count}):
     s.sendto(bytes((i + j) % 256 for j in range(7 * i % 1400 + 1)), ('10.0.0.2', 9000)); s.recvfrom(100)"
     );
     let out = sh(&format!(
-        "ip netns exec myelin-{chain}-client timeout 20 python3 -c \"{client}\" &
-         ip netns exec myelin-{chain}-server timeout 20 python3 -c \"{server}\"; wait"
+        "ip netns exec myelin-{chain}-client timeout 300 python3 -c \"{client}\" &
+         ip netns exec myelin-{chain}-server timeout 300 python3 -c \"{server}\"; wait"
     ));
     out.trim().parse().expect("the text is a number")
 }
@@ -67,7 +67,15 @@ fn packets_pass_each_process_and_killed_processes_are_restarted() {
     myelin.run_ok(&["up", file]);
     assert_eq!(count_right_payloads(&myelin, 100), 100);
 
-    let before = myelin.read_status("staged");
+    // A process counts a packet after it sent the packet.
+    let mut before = myelin.read_status("staged");
+    wait_for("the last counts", || {
+        before = myelin.read_status("staged");
+        let mut rings = before["rings"].as_array().unwrap().iter();
+        before["packets_out"] == 100
+            && before["sojourn"]["packets"] == 100
+            && rings.all(|ring| ring["dequeued"] == 100 || ring["dequeued"] == 0)
+    });
     assert_eq!(
         (&before["mapping"], &before["state"]),
         (&"pipeline".into(), &"active".into())
@@ -115,6 +123,9 @@ fn packets_pass_each_process_and_killed_processes_are_restarted() {
         "the worker has restarted"
     );
     assert_eq!(count_right_payloads(&myelin, 50), 50);
+    wait_for("the last counts", || {
+        myelin.read_status("staged")["hops"][2]["packets_in"] == 150
+    });
     assert_eq!(
         myelin.read_status("staged")["hops"][2]["packets_in"],
         150,
@@ -154,7 +165,12 @@ fn a_pipeline_with_kernel_functions_carries_packets_after_its_agent_is_killed() 
     let file = myelin.write_file(&text);
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert_eq!(count_right_payloads(&myelin, 60), 60);
-    let status = myelin.read_status("staged");
+    let mut status = myelin.read_status("staged");
+    wait_for("the last counts", || {
+        status = myelin.read_status("staged");
+        let mut hops = status["hops"].as_array().unwrap().iter();
+        hops.all(|hop| hop["packets_in"] == 60)
+    });
     let counts: Vec<_> = status["hops"]
         .as_array()
         .unwrap()
@@ -226,7 +242,9 @@ spec:
     let before = other["packets_out"].as_u64().unwrap();
     let probe = myelin.probe("back", 64, 50);
     assert_eq!(probe["lost"], 0, "{probe}");
-    assert!(myelin.read_status("back")["packets_out"].as_u64().unwrap() >= before + 50);
+    let out = || myelin.read_status("back")["packets_out"].as_u64().unwrap();
+    wait_for("the last counts", || out() >= before + 50);
+    assert!(out() >= before + 50);
     // The failed chain can be removed and deployed again.
     myelin.run_ok(&["down", &myelin.chain_name("staged")]);
     myelin.run_ok(&["up", file.to_str().unwrap()]);

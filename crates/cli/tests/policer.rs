@@ -50,13 +50,14 @@ fn read_count(status: &Value, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("{key}: {status}"))
 }
 
-/// Waits until each received packet is counted as out, policed or dropped; returns the status.
-fn wait_until_settled(myelin: &Myelin, name: &str) -> Value {
+/// Waits until `sent` packets have arrived, and each is counted as out, policed or dropped; returns
+/// the status.
+fn wait_until_settled(myelin: &Myelin, name: &str, sent: u64) -> Value {
     let mut status = myelin.read_status(name);
     wait_for("the last packet", || {
         status = myelin.read_status(name);
         let counted = ["packets_out", "policed", "drops"].map(|key| read_count(&status, key));
-        read_count(&status, "packets_in") == counted.iter().sum::<u64>()
+        [read_count(&status, "packets_in"), counted.iter().sum()] == [sent; 2]
     });
     status
 }
@@ -85,17 +86,29 @@ fn no_flood_passes_more_than_its_profile() {
             );
         };
         let start = Instant::now();
+        let mut sent = 0;
+        // The link before the chain holds two hundred packets, so it loses none.
+        let mut count_and_wait = || {
+            sent += 1;
+            if sent % 200 == 0 {
+                wait_for("two hundred packets", || {
+                    read_count(&myelin.read_status("f"), "packets_in") == sent
+                });
+            }
+        };
         // The smallest frames, the largest frames, then 10,000 flows.
         for payload in [0, 1472] {
             for _ in 0..2000 {
                 send(PORT, &vec![0; payload]);
+                count_and_wait();
             }
         }
         for flow in 1..=10_000 {
             send(flow, b"one of many");
+            count_and_wait();
         }
+        let status = wait_until_settled(&myelin, "f", 14_000);
         let elapsed_s = start.elapsed().as_secs_f64();
-        let status = wait_until_settled(&myelin, "f");
         let (out, policed) = (
             read_count(&status, "packets_out"),
             read_count(&status, "policed"),
@@ -137,12 +150,12 @@ fn profiles_in_packets_and_bits_apply_together_and_bits_count_whole_frames() {
     for _ in 0..30 {
         socket.send_to(&[0; 118], (server, PORT)).unwrap();
     }
-    let status = wait_until_settled(&myelin, "bits");
+    let status = wait_until_settled(&myelin, "bits", 30);
     assert_eq!(read_count(&status, "packets_out"), 10, "{status}");
     for _ in 0..5 {
         socket.send_to(&[0; 1400], (server, PORT)).unwrap();
     }
-    let status = wait_until_settled(&myelin, "bits");
+    let status = wait_until_settled(&myelin, "bits", 35);
     assert_eq!(read_count(&status, "packets_out"), 10, "{status}");
     assert_eq!(read_count(&status, "policed_bytes"), 20 * 160 + 5 * 1442);
 }
@@ -159,11 +172,13 @@ fn a_live_change_refills_the_bucket_only_if_the_profile_changes() {
     };
     up("", "rate: 1pps, burst: 5, enforce: policer");
     let (socket, server) = open_client(&myelin.read_status("live"));
-    let send = || {
+    let mut sent = 0;
+    let mut send = || {
         for _ in 0..20 {
             socket.send_to(b"a packet", (server, PORT)).unwrap();
         }
-        read_count(&wait_until_settled(&myelin, "live"), "packets_out")
+        sent += 20;
+        read_count(&wait_until_settled(&myelin, "live", sent), "packets_out")
     };
     let start = Instant::now();
     let earned = || start.elapsed().as_secs() + 1;

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Child, Stdio};
 
-use common::{Myelin, skip_unless_root, skip_without};
+use common::{Myelin, skip_unless_root, skip_without, wait_for};
 
 fn format_chain(space: &str, routes: &str) -> String {
     format!(
@@ -26,14 +26,15 @@ import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.IPPROTO_IP, 12, 1)
 s.bind(('10.0.0.2', 9000))
-s.settimeout(5)
+s.settimeout(60)
 print('ready', flush=True)
 data, ancillary, _, _ = s.recvmsg(2048, 64)
 print(len(data), int.from_bytes(ancillary[0][2], 'little'))
 ";
 
-/// Sends a datagram with the TTL of its argument; prints source, type and code of the ICMP error,
-/// if one arrives. 11 is IP_RECVERR, 0x2000 is MSG_ERRQUEUE.
+/// Sends a datagram with the TTL of its first argument; prints source, type and code of the ICMP
+/// error, if one arrives within the milliseconds of its second argument. 11 is IP_RECVERR, 0x2000
+/// is MSG_ERRQUEUE.
 const SEND: &str = "
 import select, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -42,7 +43,7 @@ s.setsockopt(socket.IPPROTO_IP, 11, 1)
 s.sendto(b'x' * 100, ('10.0.0.2', 9000))
 poll = select.poll()
 poll.register(s, 0)
-if poll.poll(700):
+if poll.poll(int(sys.argv[2])):
     _, ancillary, _, _ = s.recvmsg(2048, 512, 0x2000)
     error = ancillary[0][2]
     print(socket.inet_ntoa(error[20:24]), error[5], error[6])
@@ -61,7 +62,11 @@ fn start_receiver(myelin: &Myelin) -> Child {
 }
 
 fn send(myelin: &Myelin, ttl: &str) -> String {
-    myelin.run_ok(&["exec", "client", "--", "python3", "-c", SEND, ttl])
+    run_sender(myelin, ttl, "700")
+}
+
+fn run_sender(myelin: &Myelin, ttl: &str, wait_ms: &str) -> String {
+    myelin.run_ok(&["exec", "client", "--", "python3", "-c", SEND, ttl, wait_ms])
 }
 
 fn read_drops(myelin: &Myelin) -> u64 {
@@ -69,6 +74,12 @@ fn read_drops(myelin: &Myelin) -> u64 {
     list[0]["hops"][0]["drops"]
         .as_u64()
         .expect("the drops are a number")
+}
+
+/// Asserts that the router drops one packet.
+fn expect_drop(myelin: &Myelin) {
+    wait_for("a drop", || read_drops(myelin) == 1);
+    assert_eq!(read_drops(myelin), 1);
 }
 
 /// Asserts that a router in this space forwards; returns the ICMP error that [`SEND`] prints for
@@ -86,8 +97,12 @@ fn assert_router_forwards(space: &str) -> String {
         .expect("standard output is piped");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
     assert_eq!(read_drops(&myelin), 0);
-    let icmp_error = send(&myelin, "1");
-    assert_eq!(read_drops(&myelin), 1);
+    let icmp_error = if space == "user" {
+        run_sender(&myelin, "1", "60000")
+    } else {
+        send(&myelin, "1")
+    };
+    expect_drop(&myelin);
 
     // A route with the Ethernet address of the server as the next hop.
     let mac = myelin.run_ok(&["exec", "server", "--", "cat", "/sys/class/net/eth0/address"]);
@@ -107,7 +122,7 @@ fn assert_router_forwards(space: &str) -> String {
     let file = myelin.write_file(&format_chain(space, "{ prefix: 192.0.2.0/24 }"));
     myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     assert_eq!(send(&myelin, "64"), "");
-    assert_eq!(read_drops(&myelin), 1);
+    expect_drop(&myelin);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
     icmp_error

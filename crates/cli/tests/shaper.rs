@@ -6,7 +6,8 @@
 //! The tests of `myelin-dataplane` check the departure times of a worker's shaper. The kernel suite
 //! checks the departure times that a program gives to packets for `fq`.
 //!
-//! A packet that arrives late is no fault of the shaper. The tests print the lateness.
+//! A packet that arrives late is no fault of the shaper. The tests print the lateness; the thorough
+//! tests limit it.
 
 mod common;
 
@@ -33,7 +34,8 @@ const ROUNDING: Duration = Duration::from_micros(50);
 const MAX_LATENESS: Duration = Duration::from_secs(1);
 
 /// Formats a chain whose policer passes clusters and whose shaper sends packets one by one. The
-/// queue has room for all clusters, so a stalled worker loses no packet.
+/// policer passes all clusters together and the queue has room for them, so a stalled worker loses
+/// no packet.
 fn format_shaped_chain(functions: &str, more: &str) -> String {
     format!(
         "
@@ -44,7 +46,7 @@ spec:
   match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
   functions:
 {functions}
-  sla: {{ rate: 2kpps, burst: 4, policingBurst: 64, shaper: {{ queue: 512, delay: 5s }}{more} }}
+  sla: {{ rate: 2kpps, burst: 4, policingBurst: 256, shaper: {{ queue: 512, delay: 5s }}{more} }}
 "
     )
 }
@@ -70,7 +72,7 @@ fn measure_transits(myelin: &Myelin) -> Vec<Transit> {
     setsockopt(&server, sockopt::RcvBufForce, &(1 << 21)).expect("a buffer for all packets");
     setsockopt(&server, sockopt::ReceiveTimestampns, &true).expect("receive times");
     server
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .expect("a time limit");
     let send = |number: u64| {
         let now = SystemTime::UNIX_EPOCH.elapsed().expect("a time");
@@ -114,11 +116,11 @@ fn receive(server: &UdpSocket, number: u64) -> u64 {
     Duration::from(time).as_nanos() as u64
 }
 
-/// Returns how long before its earliest departure each packet arrived, ns; negative for a later
-/// arrival. The earliest departures are those of the generic cell rate algorithm (ITU-T I.371),
-/// which shares no code with the shapers.
-fn measure_earliness(transits: &[Transit]) -> Vec<i64> {
-    let gap_ns = 1_000_000_000 / RATE;
+/// Returns how long before its earliest departure at this rate each packet arrived, ns; negative
+/// for a later arrival. The earliest departures are those of the generic cell rate algorithm (ITU-T
+/// I.371), which shares no code with the shapers.
+fn measure_earliness(transits: &[Transit], rate: u64) -> Vec<i64> {
+    let gap_ns = 1_000_000_000 / rate;
     let mut theoretical_ns = 0_u64;
     let earliness = transits.iter().map(|transit| {
         let eligible_ns = transit
@@ -136,10 +138,15 @@ fn count_early(earliness: &[i64]) -> usize {
     earliness.iter().filter(early).count()
 }
 
-/// Asserts that all packets of clusters arrive and conform to the profile.
-fn assert_shaped(myelin: &Myelin) {
-    let earliness = measure_earliness(&measure_transits(myelin));
+/// Asserts that all packets of clusters arrive and conform to the profile. Returns the lateness of
+/// the latest packet, ns.
+fn assert_shaped(myelin: &Myelin) -> i64 {
+    let earliness = measure_earliness(&measure_transits(myelin), RATE);
     let lateness = -earliness.iter().min().expect("packets");
+    // A worker counts a packet after it sent the packet.
+    common::wait_for("an empty shaper", || {
+        myelin.read_status("shaped")["shaper"]["waiting"] == 0
+    });
     let shaper = &myelin.read_status("shaped")["shaper"];
     println!(
         "{}: the latest packet was {} us late",
@@ -151,15 +158,31 @@ fn assert_shaped(myelin: &Myelin) {
         0,
         "ns before the profile allows: {earliness:?}"
     );
-    assert!(
-        lateness < MAX_LATENESS.as_nanos() as i64,
-        "{lateness} ns late"
-    );
     // HTB does not count them.
     if let Some(delayed) = shaper["delayed"].as_u64() {
         assert!(
             delayed > CLUSTERS * CLUSTER_SIZE / 4,
             "no clusters came: {shaper}"
+        );
+    }
+    lateness
+}
+
+#[test]
+#[ignore = "thorough: measures delays on a quiet machine"]
+fn no_shaped_packet_is_a_second_late() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    let worker = "    - { name: one, kind: forward, space: user }";
+    for (functions, more) in [(worker, ""), (KERNEL, ", enforce: both")] {
+        let myelin = Myelin::new();
+        let file = myelin.write_file(&format_shaped_chain(functions, more));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        let lateness = assert_shaped(&myelin);
+        assert!(
+            lateness < MAX_LATENESS.as_nanos() as i64,
+            "{lateness} ns late"
         );
     }
 }
@@ -215,13 +238,16 @@ fn without_a_shaper_a_cluster_leaves_as_a_burst() {
         return;
     }
     let myelin = Myelin::new();
+    // So low a rate that even a slow machine sends the clusters earlier than the profile allows.
+    let rate = 20;
     let text = format_shaped_chain(
         "    - { name: one, kind: forward, space: user }",
         ", enforce: policer",
-    );
+    )
+    .replace("rate: 2kpps", &format!("rate: {rate}pps"));
     let file = myelin.write_file(&text);
     myelin.run_ok(&["up", file.to_str().unwrap()]);
-    let earliness = measure_earliness(&measure_transits(&myelin));
+    let earliness = measure_earliness(&measure_transits(&myelin), rate);
     assert!(
         count_early(&earliness) as u64 > CLUSTERS * CLUSTER_SIZE / 4,
         "{earliness:?}"
@@ -236,8 +262,8 @@ fn packets_in_the_shaper_of_a_killed_worker_count_as_lost() {
     }
     let myelin = Myelin::new();
     let slow = format_shaped_chain("    - { name: one, kind: forward, space: user }", "")
-        .replace("rate: 2kpps, burst: 4", "rate: 20pps, burst: 1")
-        .replace("delay: 5s", "delay: 60s");
+        .replace("rate: 2kpps, burst: 4", "rate: 1pps, burst: 1")
+        .replace("delay: 5s", "delay: 600s");
     let file = myelin.write_file(&slow);
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     let chain = myelin.chain_name("shaped");
@@ -313,7 +339,7 @@ fn the_egress_interface_shapes_a_kernel_chain() {
                     "rate: 2kpps, burst: 4",
                     "rate: [ 4kpps, 768kbit ], burst: [ 32, 1536bit ]",
                 )
-                .replace("policingBurst: 64", "policingBurst: [ 64, 64kbit ]");
+                .replace("policingBurst: 256", "policingBurst: [ 256, 256kbit ]");
         }
         let file = myelin.write_file(&text);
         myelin.run_ok(&["up", file.to_str().unwrap()]);
@@ -364,20 +390,44 @@ fn measure_conformance(myelin: &Myelin, up: &Value) -> Value {
 }
 
 #[test]
+fn ps_shows_the_shaper_of_the_egress_interface_until_a_live_change_removes_it() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    change_shaped_chain(|myelin, up, is_shaped| {
+        if is_shaped {
+            send_clusters(up, CLUSTER_SIZE, CLUSTERS, Duration::from_millis(50));
+            common::wait_for("the last packet's departure", || {
+                myelin.read_status("shaped")["packets_out"] == CLUSTERS * CLUSTER_SIZE
+            });
+        }
+    });
+}
+
+#[test]
+#[ignore = "thorough: measures the times of packets on a quiet machine"]
 fn packets_shaped_by_the_egress_interface_conform_at_the_server() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
+    // Without the shaper a cluster leaves as a burst.
+    change_shaped_chain(|myelin, up, is_shaped| {
+        let report = measure_conformance(myelin, up);
+        println!("{}", report["buckets"]);
+        assert_eq!(report["conforms"], is_shaped, "{report}");
+    });
+}
+
+/// Deploys a kernel chain with a shaper and removes the shaper by a live change. `send` gets the
+/// chain from `up --json`, and whether the shaper exists; it sends clusters with the shaper.
+fn change_shaped_chain(send: impl Fn(&Myelin, &Value, bool)) {
     let myelin = Myelin::new();
-    let text = format_shaped_chain(KERNEL, ", enforce: both")
-        .replace("rate: 2kpps", "rate: 500pps")
-        .replace("policingBurst: 64", "policingBurst: 256");
+    let text =
+        format_shaped_chain(KERNEL, ", enforce: both").replace("rate: 2kpps", "rate: 500pps");
     let file = myelin.write_file(&text);
     let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let discipline = find_discipline(&myelin);
-    let report = measure_conformance(&myelin, &up[0]);
-    println!("{discipline}: {}", report["buckets"]);
-    assert_eq!(report["conforms"], true, "{report}");
+    send(&myelin, &up[0], true);
     let status = wait_until_settled(&myelin, "shaped");
     let shaper = &status["shaper"];
     assert_eq!(
@@ -402,14 +452,12 @@ fn packets_shaped_by_the_egress_interface_conform_at_the_server() {
         .as_str()
         .expect("the chain has an egress interface");
     assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {discipline} 6d79:")));
-    // Without the shaper a cluster leaves as a burst.
     let plain = myelin.write_file(&text.replace("enforce: both", "enforce: policer"));
     let up = myelin.run_json(&["up", plain.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["change"], "changed");
     let left = sh(&format!("tc qdisc show dev {egress} root"));
     assert!(!left.contains("6d79:"), "{left}");
-    let report = measure_conformance(&myelin, &up[0]);
-    assert_eq!(report["conforms"], false, "{report}");
+    send(&myelin, &up[0], false);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -421,7 +469,7 @@ struct ExistingPorts {
 
 impl ExistingPorts {
     fn new(tag: &str) -> Self {
-        let id = std::process::id() % 10_000;
+        let id = std::process::id();
         let names = ["i", "o"].map(|end| format!("s{tag}{id}{end}"));
         for name in &names {
             sh(&format!(

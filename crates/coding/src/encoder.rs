@@ -269,11 +269,21 @@ mod tests {
         Ok(())
     }
 
-    proptest! {
-        /// Repair packets computed while source packets arrive equal those computed at the end of
-        /// the block.
-        #[test]
-        fn early_sums_give_the_same_packets(
+    #[test]
+    fn early_sums_give_the_same_packets() {
+        compare_early_sums(32);
+    }
+
+    #[test]
+    #[ignore = "thorough: checks 1024 random cases"]
+    fn early_sums_give_the_same_packets_in_many_cases() {
+        compare_early_sums(1024);
+    }
+
+    /// Repair packets computed while source packets arrive equal those computed at the end of the
+    /// block.
+    fn compare_early_sums(cases: u32) {
+        proptest!(ProptestConfig::with_cases(cases), |(
             block in 0..70_u8,
             numerator in 0..=6_u32,
             denominator in 1..=9_u32,
@@ -281,7 +291,7 @@ mod tests {
             first in prop_oneof![any::<u32>(), Just(u32::MAX - 20)],
             first_key in prop_oneof![Just(0), Just(u16::MAX - 3), any::<u16>()],
             calls in prop::collection::vec(any_call(), 1..200),
-        ) {
+        )| {
             let ratio = |n, d| Redundancy::new(n, NonZeroU32::new(d).unwrap());
             let make = || {
                 let code = Code::Block(block);
@@ -339,7 +349,7 @@ mod tests {
                 }
             }
             prop_assert_eq!((early.next, early.key, early.due_packets), (late.next, late.key, late.due_packets));
-        }
+        });
     }
 
     #[test]

@@ -317,35 +317,64 @@ mod tests {
 
     #[test]
     fn a_reader_sees_a_removed_chain_completely_or_not_at_all() {
+        read_removed_chains(100);
+    }
+
+    #[test]
+    #[ignore = "thorough: removes 5000 chains under a reader"]
+    fn a_reader_sees_each_of_many_removed_chains_completely_or_not_at_all() {
+        read_removed_chains(5000);
+    }
+
+    /// Reads each generation of a chain from before its removal until after it.
+    fn read_removed_chains(rounds: u16) {
         use std::sync::atomic::{AtomicU32, Ordering};
-        const ROUNDS: u16 = 2000;
-        let (stats, filled) = (Stats::create().unwrap(), AtomicU32::new(u32::MAX));
+        // The number of generations that are filled, that the reader has seen, and whose removal
+        // has begun.
+        let [filled, seen, removed] = [0; 3].map(AtomicU32::new);
+        let stats = Stats::create().unwrap();
         let file = worker_side(&stats);
+        // A thread that waits gives its core to the other one.
+        let await_round = |counter: &AtomicU32, generation: u16| {
+            while counter.load(Ordering::Acquire) <= generation.into() {
+                std::thread::yield_now();
+            }
+        };
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                let mut seen = 0;
-                loop {
-                    let generation = filled.load(Ordering::Acquire);
-                    if generation == u32::from(ROUNDS) {
-                        return seen;
-                    }
-                    if let Some(chain) = stats.chain(1, generation as u16) {
+                for generation in 0..rounds {
+                    await_round(&filled, generation);
+                    // A reader that never pauses may keep the lock from the writer for seconds. So
+                    // only a few reads follow the beginning of the removal.
+                    let mut reads_left = 3;
+                    while reads_left > 0 {
+                        if removed.load(Ordering::Acquire) > generation.into() {
+                            reads_left -= 1;
+                        }
+                        let Some(chain) = stats.chain(1, generation) else {
+                            assert!(seen.load(Ordering::Acquire) > generation.into());
+                            break;
+                        };
                         assert_eq!((chain.transmitted, chain.shaper.waited_ns), (7, 7));
-                        seen += 1;
+                        seen.store(u32::from(generation) + 1, Ordering::Release);
                     }
                 }
             });
-            for generation in 0..ROUNDS {
+            for generation in 0..rounds {
                 let block = stats.allocate(1, generation, 1).unwrap();
                 let counters = file.chain_counters(block).unwrap();
                 counters.count_transmitted(7, 0);
                 counters.count_shaper(ShaperCounter::WaitedNs, 7);
-                filled.store(generation.into(), Ordering::Release);
-                std::thread::sleep(std::time::Duration::from_micros(20));
+                let round = u32::from(generation) + 1;
+                filled.store(round, Ordering::Release);
+                while seen.load(Ordering::Acquire) < round {
+                    assert!(!reader.is_finished(), "the reader failed");
+                    std::thread::yield_now();
+                }
+                removed.store(round, Ordering::Release);
                 stats.release(1, generation);
             }
-            filled.store(ROUNDS.into(), Ordering::Release);
-            assert!(reader.join().unwrap() > 0);
+            reader.join().unwrap();
         });
     }
 }

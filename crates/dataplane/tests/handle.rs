@@ -2,7 +2,6 @@
 //! worker is a script.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
     ChainRedirect, DevicePair, Direction, Error, Idle, SocketId, UserChain, UserExit, UserSegment,
@@ -64,26 +63,31 @@ fn redirect_to(spi: u32, generation: u16) -> ChainRedirect {
 
 #[test]
 fn stats_and_facts_are_readable_during_a_request() {
-    let script = r#"reply "$ok"; reply "$ok"; reply "$ok"; wait; sleep 1; answer "$ok""#;
-    let mut worker = WorkerHandle::spawn(scripted_worker(script, Path::new(""))).unwrap();
+    let file = std::env::temp_dir().join(format!("myelin-slow-worker-{}", std::process::id()));
+    // The script creates the file when the request arrives, and answers after its removal.
+    let script = r#"reply "$ok"; reply "$ok"; reply "$ok"; wait; : >"$1"; while [ -e "$1" ]; do sleep 0.01; done; answer "$ok""#;
+    let mut worker = WorkerHandle::spawn(scripted_worker(script, &file)).unwrap();
     worker.add_chain(chain(1)).unwrap();
     let (stats, facts, pid) = (worker.stats(), worker.facts(), worker.pid());
-    let start = Instant::now();
     let request_thread = std::thread::spawn(move || {
         worker.set_idle(Idle::Spin).unwrap();
         worker
     });
+    while !file.exists() {
+        assert!(!request_thread.is_finished(), "the request failed");
+        std::thread::yield_now();
+    }
     for _ in 0..100 {
         assert_eq!((facts.pid(), facts.restarts()), (pid, 0));
         assert!(matches!(facts.idle(), Idle::Adaptive { .. }));
         assert!(stats.chain(1, 0).is_some() && stats.worker().received == 0);
         assert_eq!(facts.overflowed(SocketId::of_port(1)), None);
     }
-    assert!(start.elapsed() < Duration::from_millis(900));
     assert!(
         !request_thread.is_finished(),
         "the request is still running"
     );
+    std::fs::remove_file(&file).unwrap();
     let worker = request_thread.join().unwrap();
     assert_eq!(facts.idle(), Idle::Spin);
     drop(worker);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, chain, config, connect_udp, drain, echo, flood,
-    forward_function, lock_if_root, ready_ms, wait_until,
+    ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, assert_sleeping, chain, config, connect_udp,
+    drain, echo, flood, forward_function, is_root, ready_ms, wait_until,
 };
 use myelin_dataplane::{Error, Idle, Pipeline, RingEnds};
 use myelin_spec::{FunctionConfig, XorConfig};
@@ -69,9 +69,9 @@ impl PipelineFixture {
 
 #[test]
 fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
-    let Some(_alone) = lock_if_root() else {
+    if !is_root() {
         return;
-    };
+    }
     for (idle, batch) in [
         (Idle::Sleep, 1),
         (Idle::Sleep, 32),
@@ -125,9 +125,9 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
 
 #[test]
 fn frames_of_dropped_packets_return_to_the_first_process() {
-    let Some(_alone) = lock_if_root() else {
+    if !is_root() {
         return;
-    };
+    }
     let network = Network::new();
     let mut rule = myelin_packet::rules::Rule::any(myelin_packet::rules::Action::Deny);
     rule.protocol = Some(17);
@@ -162,9 +162,9 @@ fn frames_of_dropped_packets_return_to_the_first_process() {
 
 #[test]
 fn a_killed_stage_loses_only_the_packets_it_was_processing() {
-    let Some(_alone) = lock_if_root() else {
+    if !is_root() {
         return;
-    };
+    }
     let network = Network::new();
     let functions = vec![FunctionConfig::Forward, xor(1), FunctionConfig::Forward];
     let mut fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
@@ -190,7 +190,7 @@ fn a_killed_stage_loses_only_the_packets_it_was_processing() {
             std::thread::sleep(Duration::from_millis(10));
             stop.store(true, Ordering::Relaxed);
         });
-        drain(&server);
+        drain(&client, &server);
         fixture.assert_all_frames_accounted();
         echo(&client, &server, &[round; 100], &[round ^ 1; 100]).unwrap();
         assert_eq!(
@@ -212,9 +212,9 @@ fn a_killed_stage_loses_only_the_packets_it_was_processing() {
 
 #[test]
 fn a_restarted_first_process_recovers_its_frames() {
-    let Some(_alone) = lock_if_root() else {
+    if !is_root() {
         return;
-    };
+    }
     let network = Network::new();
     let functions = vec![FunctionConfig::Forward, xor(7), FunctionConfig::Forward];
     let mut fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
@@ -227,7 +227,7 @@ fn a_restarted_first_process_recovers_its_frames() {
         kill(head, Signal::SIGKILL).unwrap();
         assert!(wait_until(|| !fixture.path.worker.is_alive()));
         fixture.path.worker.restart().unwrap();
-        drain(&server);
+        drain(&client, &server);
         fixture.assert_all_frames_accounted();
         echo(&client, &server, &[round; 100], &[round ^ 7; 100]).unwrap();
     }
@@ -235,9 +235,9 @@ fn a_restarted_first_process_recovers_its_frames() {
 
 #[test]
 fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
-    let Some(_alone) = lock_if_root() else {
+    if !is_root() {
         return;
-    };
+    }
     let network = Network::new();
     let fixture = PipelineFixture::new(&network, 32, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
     let (client, server) = connect_udp(&network);
@@ -257,7 +257,7 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
     // The borrower numbers are also free again.
     let chain = chain(TO_SERVER, vec![FunctionConfig::Forward; 3], path.server);
     let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(32, ADAPTIVE)).unwrap();
-    drain(&server);
+    drain(&client, &server);
     echo(&client, &server, b"after", b"after").unwrap();
     pipeline.remove(&mut path.worker).unwrap();
     path.assert_all_frames_accounted();
@@ -265,9 +265,19 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
 
 #[test]
 fn an_idle_pipeline_sleeps() {
-    let Some(_alone) = lock_if_root() else {
+    check_idle_pipeline(false);
+}
+
+#[test]
+#[ignore = "thorough: measures the processor time of workers without packets"]
+fn an_idle_pipeline_takes_no_time() {
+    check_idle_pipeline(true);
+}
+
+fn check_idle_pipeline(measured: bool) {
+    if !is_root() {
         return;
-    };
+    }
     let network = Network::new();
     let fixture = PipelineFixture::new(&network, 1, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
     let (client, server) = connect_udp(&network);
@@ -292,10 +302,14 @@ fn an_idle_pipeline_sleeps() {
         fixture.pid(0).as_raw() as u32,
         fixture.pid(1).as_raw() as u32,
     ];
-    let before = pids.map(ready_ms);
-    std::thread::sleep(Duration::from_millis(600));
-    for (pid, before) in pids.into_iter().zip(before) {
-        assert!(ready_ms(pid) - before <= 30, "an idle process is busy");
+    let stages = fixture.pipeline.stages();
+    assert_sleeping(&[&fixture.path.worker, &stages[0].handle, &stages[1].handle]);
+    if measured {
+        let before = pids.map(ready_ms);
+        std::thread::sleep(Duration::from_millis(600));
+        for (pid, before) in pids.into_iter().zip(before) {
+            assert!(ready_ms(pid) - before <= 30, "an idle process is busy");
+        }
     }
     echo(&client, &server, b"after", b"after").unwrap();
     // A link that is down loses packets, but no frames.
@@ -303,6 +317,6 @@ fn an_idle_pipeline_sleeps() {
     flood(&fixture.path, &client, 5000);
     network.set_link(EndHost::Server, true);
     client.send(b"first").unwrap();
-    drain(&server);
+    drain(&client, &server);
     fixture.assert_all_frames_accounted();
 }

@@ -151,7 +151,7 @@ fn ordinary_tools_work_between_the_hosts() {
         (Role::Client, "fd00::2"),
         (Role::Server, "fd00::1"),
     ] {
-        let text = fixture.run_on(role, &format!("ping -c3 -i0.01 -W2 {far}"));
+        let text = fixture.run_on(role, &format!("ping -c3 -i0.01 -W60 {far}"));
         assert!(text.contains("3 received, 0% packet loss"), "{text}");
     }
     // The first packet arrives, because the neighbour entries are permanent.
@@ -166,7 +166,7 @@ fn ordinary_tools_work_between_the_hosts() {
     // A full frame fits.
     assert!(
         fixture
-            .run_on(Role::Client, "ping -c1 -W2 -Mdo -s1472 10.0.0.2")
+            .run_on(Role::Client, "ping -c1 -W60 -Mdo -s1472 10.0.0.2")
             .contains("1 received")
     );
 
@@ -224,7 +224,7 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(received(&fixture), 0, "packets of an idle client");
     // Packets to other addresses also reach the far host, because a chain may match them.
-    fixture.run_on(Role::Client, "ping -c2 -i0.01 -W2 192.0.2.9");
+    fixture.run_on(Role::Client, "ping -c2 -i0.01 -W60 192.0.2.9");
     assert_eq!(received(&fixture), 2);
     let lost = fixture
         .hosts()
@@ -305,7 +305,7 @@ fn ipv6_addresses_and_larger_mtus_work() {
         "{address}"
     );
     assert!(!address.contains("fe80"), "{address}");
-    let text = fixture.run_on(Role::Client, "ping -c2 -i0.01 -W2 -Mdo -s2952 fd00::2");
+    let text = fixture.run_on(Role::Client, "ping -c2 -i0.01 -W60 -Mdo -s2952 fd00::2");
     assert!(text.contains("2 received"), "{text}");
     assert_eq!(
         fixture.run_on(Role::Client, "ip -4 -o address show dev eth0"),

@@ -348,7 +348,7 @@ mod tests {
             }
             members.split_off(1)
         };
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while descendants().len() < 5 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -390,7 +390,7 @@ mod tests {
         let handle = PidFd::open(child.id()).unwrap();
         assert!(!handle.wait(Duration::from_millis(10)).unwrap());
         handle.signal(Signal::TERM).unwrap();
-        assert!(handle.wait(Duration::from_secs(5)).unwrap());
+        assert!(handle.wait(Duration::from_secs(60)).unwrap());
         child.wait().unwrap();
         handle.signal(Signal::TERM).unwrap();
     }

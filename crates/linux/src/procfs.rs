@@ -335,7 +335,7 @@ mod tests {
     fn a_process_is_found_by_its_arguments() {
         let mark = format!("3{}.25", process::id());
         let child = Child::spawn_sleep(&mark);
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut found = Vec::new();
         // The child has the arguments of this test until it calls exec.
         while found.is_empty() && Instant::now() < deadline {

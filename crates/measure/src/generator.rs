@@ -253,8 +253,11 @@ mod tests {
             })
         };
         let mut streams = [0, 1].map(stream);
-        let end_ns = start_ns + 2 * MS;
-        generate(&mut streams, Wait::Spin, |_, ns| ns < end_ns).unwrap();
+        // Packets become due until the link has refused one.
+        generate(&mut streams, Wait::Spin, |streams, _| {
+            streams[0].sent() < 10 || streams[1].pace().skipped() == 0
+        })
+        .unwrap();
         for (number, stream) in (0..).zip(&streams) {
             let turns: Vec<u64> = log
                 .borrow()

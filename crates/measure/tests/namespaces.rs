@@ -17,7 +17,7 @@ fn config(mode: Mode, payload_bytes: usize) -> Config {
         warm_up: 5,
         // On a busy machine, a spinning thread may wait this long for a core.
         timeout: Duration::from_secs(4),
-        deadline: Duration::from_secs(30),
+        deadline: Duration::from_secs(120),
         ..Config::new(SERVER.parse().unwrap())
     }
 }

@@ -115,14 +115,23 @@ fn config() -> ProptestConfig {
     }
 }
 
-proptest! {
-    #![proptest_config(config())]
+#[test]
+fn rule_tables_equal_the_plain_list() {
+    compare_rule_tables(64);
+}
 
-    #[test]
-    fn rule_tables_equal_the_plain_list(
+#[test]
+#[ignore = "thorough: checks 256 random cases"]
+fn rule_tables_equal_the_plain_list_in_many_cases() {
+    compare_rule_tables(256);
+}
+
+fn compare_rule_tables(cases: u32) {
+    let config = ProptestConfig { cases, ..config() };
+    proptest!(config, |(
         rules in prop::collection::vec(rule(), 0..150),
         tuples in prop::collection::vec(tuple(), 1..60),
-    ) {
+    )| {
         let tables = RuleTables::new(&rules).unwrap();
         prop_assert!(tables.source_v6.starts.len() <= MAX_INTERVALS);
         prop_assert!(tables.source_v6.starts.is_sorted());
@@ -145,7 +154,11 @@ proptest! {
             };
             prop_assert_eq!(tables.first_match(&tuple), first_match(&rules, &tuple), "{}", tuple);
         }
-    }
+    });
+}
+
+proptest! {
+    #![proptest_config(config())]
 
     #[test]
     fn tuple_space_search_equals_the_plain_search(

@@ -61,12 +61,22 @@ fn conforms(profile: &Profile, passed: &[(u64, u64)]) -> bool {
     })
 }
 
-proptest! {
-    #[test]
-    fn the_token_bucket_equals_the_definition(
+#[test]
+fn the_token_bucket_equals_the_definition() {
+    compare_with_the_definition(32);
+}
+
+#[test]
+#[ignore = "thorough: checks 256 random cases"]
+fn the_token_bucket_equals_the_definition_in_many_cases() {
+    compare_with_the_definition(256);
+}
+
+fn compare_with_the_definition(cases: u32) {
+    proptest!(ProptestConfig::with_cases(cases), |(
         profile in profile(),
         trace in trace(),
-    ) {
+    )| {
         let mut bucket = TokenBucket::new(&profile);
         let mut passed: Vec<(u64, u64)> = Vec::new();
         let mut now_ns = 1;
@@ -80,8 +90,10 @@ proptest! {
                 passed.pop();
             }
         }
-    }
+    });
+}
 
+proptest! {
     #[test]
     fn the_meter_measures_the_smallest_conforming_burst(profile in profile(), trace in trace()) {
         let mut meter = Meter::new(&profile);
@@ -133,12 +145,22 @@ proptest! {
 
 #[test]
 fn token_bucket_keeps_fractions_of_a_nanosecond() {
-    // 300 000 packets a second are one packet every 3333 1/3 ns. After ten million packets the
-    // credit is exact. A burst of one packet would cut off any excess credit.
+    take_packets(500_000);
+}
+
+#[test]
+#[ignore = "thorough: takes ten million packets"]
+fn token_bucket_keeps_fractions_of_a_nanosecond_for_long() {
+    take_packets(10_000_000);
+}
+
+fn take_packets(packets: u64) {
+    // 300 000 packets a second are one packet every 3333 1/3 ns. After all packets the credit is
+    // exact. A burst of one packet would cut off any excess credit.
     let mut bucket = TokenBucket::new(&packet_profile(300_000, 2));
     let mut meter = Meter::new(&packet_profile(300_000, 2));
     assert!(bucket.take(1, 1, 60) && meter.record(1, 60));
-    for index in 0..10_000_000_u64 {
+    for index in 0..packets {
         let due_ns = 1 + (index * 10_000).div_ceil(3);
         assert!(
             !bucket.take(due_ns - 1, 1, 60) || index == 0,

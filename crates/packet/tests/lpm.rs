@@ -55,17 +55,29 @@ fn check_look_ups(prefixes: &[(Prefix, u32)], addresses: impl IntoIterator<Item 
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+#[test]
+fn the_longest_prefix_wins() {
+    compare_with_the_plain_search(48);
+}
 
-    #[test]
-    fn the_longest_prefix_wins(
+#[test]
+#[ignore = "thorough: checks 256 random cases"]
+fn the_longest_prefix_wins_in_many_cases() {
+    compare_with_the_plain_search(256);
+}
+
+fn compare_with_the_plain_search(cases: u32) {
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases)
+    };
+    proptest!(config, |(
         prefixes in prop::collection::vec((prefix(), 1..9_u32), 0..60),
         addresses in prop::collection::vec(address(), 40),
-    ) {
+    )| {
         let edges = prefixes.iter().flat_map(|(prefix, _)| edges(*prefix));
         check_look_ups(&prefixes, edges.chain(addresses).collect::<Vec<_>>());
-    }
+    });
 }
 
 #[test]
@@ -120,6 +132,17 @@ fn scramble(i: u64) -> u64 {
 
 #[test]
 fn a_hundred_thousand_prefixes_are_found_and_take_limited_memory() {
+    look_up_many_prefixes(9973);
+}
+
+#[test]
+#[ignore = "thorough: searches 100000 prefixes 800 times"]
+fn more_of_a_hundred_thousand_prefixes_are_found() {
+    look_up_many_prefixes(997);
+}
+
+/// Looks up the edges of each `step`th prefix.
+fn look_up_many_prefixes(step: usize) {
     let v4: Vec<(Prefix, u32)> = (1..=100_000_u32)
         .map(|i| {
             let address = IpAddr::from((scramble(i.into()) as u32).to_be_bytes());
@@ -139,7 +162,7 @@ fn a_hundred_thousand_prefixes_are_found_and_take_limited_memory() {
             "{} bytes",
             tables.memory()
         );
-        for (prefix, _) in prefixes.iter().step_by(997) {
+        for (prefix, _) in prefixes.iter().step_by(step) {
             for address in edges(*prefix) {
                 let expected = longest_match(&prefixes, address);
                 assert_eq!(tables.look_up(address), expected, "{address}");

@@ -244,12 +244,39 @@ fn time_step<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Err
 
 #[cfg(test)]
 mod tests {
+    use myelin_metrics::envelope::Verdict;
+
     use super::*;
 
     #[test]
     fn the_chains_can_be_planned() {
         for functions in [KERNEL, MIXED] {
             plan_library(agents::chain_text("five", &functions, "")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_slow_plan_turns_its_claim_and_no_other() {
+        // Made-up medians of the slots; `plan` takes 5 to 6 ms, or 50 ms more with the fault.
+        for (delay, deployments, expected) in [
+            (Duration::ZERO, 8, Verdict::Holds),
+            (Duration::ZERO, 7, Verdict::Undecided),
+            (SLOW_PROGRAM, 8, Verdict::False),
+        ] {
+            let mut samples = Deployments::default();
+            for number in 0..deployments {
+                let mut slots = vec![vec![10.0]; TOGETHER + 1];
+                slots[PLAN] = vec![5.0 + f64::from(number) / 8.0 + delay.as_secs_f64() * 1e3];
+                samples.push(slots);
+            }
+            for (id, slot, bound) in CLAIMS {
+                let claim = Claim::at_most(id, samples.median(slot), bound);
+                let expected = match (slot, expected) {
+                    (PLAN, _) | (_, Verdict::Undecided) => expected,
+                    _ => Verdict::Holds,
+                };
+                assert_eq!(claim.verdict(), Some(expected), "{claim:?}");
+            }
         }
     }
 }

@@ -112,3 +112,31 @@ fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use myelin_metrics::envelope::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn slow_functions_turn_the_claim() {
+        // Made-up costs of a further function, ns: a forward costs 8, an XOR over the frame 60.
+        for (costs, deployments, expected) in [
+            ([8.0, 9.0], 8, Verdict::Holds),
+            ([8.0, 9.0], 7, Verdict::Undecided),
+            ([8.0, 30.0], 8, Verdict::Undecided),
+            ([60.0, 70.0], 8, Verdict::False),
+        ] {
+            let mut samples = Deployments::default();
+            for number in 0..deployments {
+                let chain_ns = |length: usize| 150.0 + costs[number % 2] * length as f64;
+                samples.push(LENGTHS.map(|length| vec![chain_ns(length)]).into());
+            }
+            let more = (LENGTHS[LENGTHS.len() - 1] - 1) as f64;
+            let each = samples.median_of(|round| (round(LENGTHS.len() - 1) - round(0)) / more);
+            let claim = Claim::at_most("each further function", each, FUNCTION_BOUND_NS);
+            assert_eq!(claim.verdict(), Some(expected), "{claim:?}");
+        }
+    }
+}

@@ -189,6 +189,8 @@ fn throughput_mops(windows: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use myelin_metrics::envelope::Verdict;
+
     use super::*;
 
     #[test]
@@ -213,5 +215,27 @@ mod tests {
         let window = (BATCHES * BATCH) as f64 * 20.0;
         let figure = throughput_mops(&[window, window, window * 9.0]);
         assert!((figure - 50.0).abs() < 1e-9, "{figure}");
+    }
+
+    #[test]
+    fn a_slow_ring_turns_the_claim() {
+        // Windows of both rings, ns, made up: ours takes 300 us, DPDK's 330 us, or in turns 330 and
+        // 270 us.
+        let slow = 300e3 + BATCHES as f64 * SLOW_RING_STALL.as_secs_f64() * 1e9;
+        for (own, reference, deployments, expected) in [
+            (300e3, [330e3, 330e3], 8, Verdict::Holds),
+            (300e3, [330e3, 330e3], 7, Verdict::Undecided),
+            (300e3, [330e3, 270e3], 8, Verdict::Undecided),
+            (slow, [330e3, 330e3], 8, Verdict::False),
+        ] {
+            let mut samples = Deployments::default();
+            for number in 0..deployments {
+                let windows = [own, reference[number % 2]];
+                let figures = windows.map(|window| vec![throughput_mops(&[window; WINDOWS])]);
+                samples.push(figures.into());
+            }
+            let claim = Claim::at_least("throughput", samples.ratio(MYELIN, RTE_RING), BOUND);
+            assert_eq!(claim.verdict(), Some(expected), "{claim:?}");
+        }
     }
 }

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
+use libtest_mimic::{Arguments, Trial};
 use myelin_agent::ServeOptions;
 use myelin_api::RunDir;
 use myelin_bench::{Effort, Monitor, Options, Report, Row, run};
 
-/// Runs `test` with the filter of the command line, or the part of `myelin` that the arguments
+/// Runs those of `tests` that the command line selects, or the part of `myelin` that the arguments
 /// name.
-pub(crate) fn main(name: &str, test: impl FnOnce(Option<&str>)) -> ExitCode {
+pub(crate) fn main(tests: Vec<Trial>) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("worker") => run_worker(&arguments),
@@ -19,12 +20,31 @@ pub(crate) fn main(name: &str, test: impl FnOnce(Option<&str>)) -> ExitCode {
         Some("plan") => {
             std::io::read_to_string(std::io::stdin()).unwrap();
         }
-        // Every test executable must support this option.
-        Some("--list") => println!("{name}: test"),
-        _ if !myelin_linux::capability::is_root() => println!("SKIP: experiments need root"),
-        filter => test(filter.filter(|filter| !filter.starts_with('-'))),
+        // An experiment leaves out the functions that it cannot feed.
+        Some("feed") => return ExitCode::FAILURE,
+        _ => {
+            let arguments = Arguments {
+                // An experiment polls on two cores, and its leftovers are those of this process.
+                test_threads: Some(1),
+                ..Arguments::from_args()
+            };
+            return libtest_mimic::run(&arguments, tests).exit_code();
+        }
     }
     ExitCode::SUCCESS
+}
+
+/// A test that runs an experiment, so it needs root.
+pub(crate) fn test(name: String, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, || {
+        if myelin_linux::capability::is_root() {
+            test();
+        } else {
+            // The name of the test is on this line already.
+            println!("\nSKIP: experiments need root");
+        }
+        Ok(())
+    })
 }
 
 fn run_worker(arguments: &[String]) -> ! {

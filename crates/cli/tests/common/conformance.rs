@@ -1,7 +1,7 @@
 //! Runs `myelin conform` while a test sends packets.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -11,6 +11,7 @@ use serde_json::Value;
 pub(crate) struct Monitor {
     child: Child,
     messages: BufReader<ChildStderr>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Monitor {
@@ -23,9 +24,14 @@ impl Monitor {
             .spawn()
             .expect("the monitor starts");
         let mut messages = BufReader::new(child.stderr.take().expect("standard error is piped"));
+        let output = BufReader::new(child.stdout.take().expect("standard output is piped"));
         let mut line = String::new();
         messages.read_line(&mut line).expect("a line is readable");
-        let monitor = Self { child, messages };
+        let monitor = Self {
+            child,
+            messages,
+            output,
+        };
         assert!(line.starts_with("watching eth0"), "{line}");
         monitor
     }
@@ -36,14 +42,20 @@ impl Monitor {
         kill(pid, Signal::SIGINT).expect("the signal is sent");
     }
 
-    /// Waits until the process ends; returns the exit status and standard output.
+    /// Waits until the process has printed another line; returns the line.
+    pub(crate) fn wait_for_line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        assert!(read.is_ok_and(|bytes| bytes > 0), "the monitor has ended");
+        line
+    }
+
+    /// Waits until the process ends; returns the exit status and the rest of standard output.
     pub(crate) fn wait_for_output(mut self) -> (Option<i32>, String) {
         let mut text = String::new();
-        let output = self.child.stdout.take();
-        (output
-            .expect("standard output is piped")
-            .read_to_string(&mut text))
-        .expect("the output is UTF-8");
+        self.output
+            .read_to_string(&mut text)
+            .expect("the output is UTF-8");
         let mut messages = String::new();
         self.messages
             .read_to_string(&mut messages)

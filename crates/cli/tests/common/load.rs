@@ -188,6 +188,12 @@ pub(crate) fn read_count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
+/// Reads how many packets of a probe never came back. A probe counts a packet without an answer in
+/// 200 ms as lost, and as late too if the answer comes. On a busy machine answers are late.
+pub(crate) fn count_never_answered(row: &Value) -> u64 {
+    read_count(&row["lost"]) - read_count(&row["late"])
+}
+
 /// Sums the packets that the SLA monitor counts as lost, over all places.
 pub(crate) fn sum_lost_packets(window: &Value) -> u64 {
     let places = window["lost"]

@@ -75,7 +75,7 @@ impl Hosts {
         });
         let socket = socket.join().expect("the thread does not panic");
         socket
-            .set_read_timeout(Some(Duration::from_secs(5)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .expect("the timeout is set");
         socket
     }

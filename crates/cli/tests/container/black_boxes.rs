@@ -23,7 +23,8 @@ while True:
 /// Formats a chain of one forwarding black box in a container. `more` holds keys of the function.
 fn format_black_box(more: &str) -> String {
     let program = serde_json::to_string(FORWARDER).unwrap();
-    format_black_box_with_command(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
+    let command = format!("[ /usr/bin/python3, -c, {program} ], startup: 60s");
+    format_black_box_with_command(more, &command)
 }
 
 /// Formats a chain of one black box in a container. `command` may continue with further keys of
@@ -103,9 +104,11 @@ fn mounts_below_the_root_file_system_are_read_only() {
         .unwrap();
     assert!(up.status.success(), "{up:?}");
     let pid = &read_status(&myelin)["hops"][0]["black_box"]["pid"];
-    // `up` waits only 1 ms, so runc may not have changed the root directory yet.
-    wait_for("the root directory of the container", || {
-        Path::new(&format!("/proc/{pid}/root/data/disk")).is_dir()
+    // `up` waits only 1 ms, so runc may not have changed the root directory yet. It starts the
+    // program after it has made all mounts read-only.
+    wait_for("the program in the container", || {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name == "sleep\n" && Path::new(&format!("/proc/{pid}/root/data/disk")).is_dir()
     });
     for place in ["data/x", "data/disk/x"] {
         let error = fs::write(format!("/proc/{pid}/root/{place}"), "").unwrap_err();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::chains::KERNEL;
 use crate::common::{Myelin, sh, skip_unless_root, wait_for};
-use crate::fixtures::black_box;
+use crate::fixtures::{black_box, unique_sleep};
 
-/// Longest time that the agent takes to undo a chain on a busy machine.
-const UNDO_LIMIT: Duration = Duration::from_secs(20);
+/// The agent undoes a chain within this time, less than the 60 s for which the program starts.
+const UNDO_LIMIT: Duration = Duration::from_secs(55);
 
 /// Returns whether a process `sleep SECONDS` runs.
 pub(crate) fn is_sleep_running(seconds: &str) -> bool {
@@ -50,10 +50,11 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     // This command also records the links of the chain for `list_leftovers`.
     myelin.expect_chains(1);
     let idle = myelin.list_leftovers();
-    let slow = black_box("w", 9001, "sleep, 7334.25", "60s");
+    let sleep = unique_sleep(7334);
+    let slow = black_box("w", 9001, &format!("sleep, '{sleep}'"), "60s");
     // The agent must also undo the kernel chain of the same file.
     let file = myelin.write_file(&format!("{}---{}", KERNEL.replace("@k", "@l"), slow.text));
-    let client = start_slow_up(&myelin, &file, "7334.25");
+    let client = start_slow_up(&myelin, &file, &sleep);
     // Other requests continue and see neither of the two chains.
     assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
     myelin.run_ok(&["down", &myelin.chain_name("k")]);
@@ -63,13 +64,13 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     let second = start_up(&myelin, &file);
     std::thread::sleep(Duration::from_millis(100));
     kill_client(second);
-    assert!(is_sleep_running("7334.25"));
+    assert!(is_sleep_running(&sleep));
     let start = Instant::now();
     kill_client(client);
     wait_for("the end of the chain", || myelin.list_leftovers() == idle);
     assert_eq!(myelin.list_leftovers(), idle);
     assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
-    assert!(!is_sleep_running("7334.25"));
+    assert!(!is_sleep_running(&sleep));
     myelin.expect_chains(1);
     // The names are free again.
     let quick = slow.text.replace("60s", "1ms");
@@ -91,19 +92,23 @@ fn a_waiting_client_gets_the_chain_name_when_the_other_client_disconnects() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let slow = black_box("w", 9001, "sleep, 7335.25", "60s");
-    let client = start_slow_up(&myelin, &myelin.write_file(&slow.text), "7335.25");
+    let sleep = unique_sleep(7335);
+    let slow = black_box("w", 9001, &format!("sleep, '{sleep}'"), "60s");
+    let client = start_slow_up(&myelin, &myelin.write_file(&slow.text), &sleep);
     let next = start_up(&myelin, &myelin.write_file(&KERNEL.replace("@k", "@w")));
     std::thread::sleep(Duration::from_millis(100));
     myelin.expect_chains(0);
-    let start = Instant::now();
     kill_client(client);
     let output = next.wait_with_output().expect("the client ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
-    assert_eq!(myelin.read_status("w")["mapping"], "compact");
-    assert!(!is_sleep_running("7335.25"));
+    let status = myelin.read_status("w");
+    assert_eq!(status["mapping"], "compact");
+    assert_eq!(
+        status["generation"], 0,
+        "the chain of the other client came up"
+    );
+    assert!(!is_sleep_running(&sleep));
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -80,6 +80,11 @@ pub(crate) fn black_box(
     ChainFixture::new(name, text)
 }
 
+/// Formats the argument of a `sleep` that only this test process starts.
+pub(crate) fn unique_sleep(seconds: u32) -> String {
+    format!("{seconds}.{}", std::process::id())
+}
+
 /// Returns a chain on DPDK devices that receive no packet.
 pub(crate) fn chain_on_dpdk_devices() -> ChainFixture {
     let spec = "  functions: [ { name: one, kind: forward } ]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::netns::Netns;
 
+use crate::common::load::count_never_answered;
 use crate::common::{Myelin, sh, wait_for};
 
 /// Formats a chain of one black box whose shell runs `command`. `spec` holds further keys of the
@@ -67,6 +68,7 @@ while True:
         a.send(f[6:12] + f[:6] + f[12:26] + f[30:34] + f[26:30] + f[36:38] + f[34:36] + f[38:])
 '";
 
+/// Probes a chain; returns the row of the report, with `lost` without late packets.
 pub(crate) fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::Value {
     let arguments = [
         "probe",
@@ -84,7 +86,9 @@ pub(crate) fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::
     let output = myelin.run(&arguments);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    report["rows"][0].clone()
+    let mut row = report["rows"][0].clone();
+    row["lost"] = count_never_answered(&row).into();
+    row
 }
 
 pub(crate) fn read_status(myelin: &Myelin, chain: &str) -> serde_json::Value {
@@ -100,7 +104,7 @@ pub(crate) fn read_black_box(myelin: &Myelin, chain: &str, position: usize) -> s
 /// Sends `count` datagrams from the client, without waiting for replies.
 pub(crate) fn send(myelin: &Myelin, chain: &str, port: u16, count: u32) {
     sh(&format!(
-        "timeout 20 ip netns exec myelin-{}-client python3 -c \"
+        "timeout 240 ip netns exec myelin-{}-client python3 -c \"
 import socket, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for i in range({count}):
@@ -113,7 +117,7 @@ for i in range({count}):
 /// Time to wait for a packet of a chain that must drop all packets.
 pub(crate) const LOSS_WAIT: Duration = Duration::from_secs(2);
 /// Longest time that a program takes to start on a busy machine.
-pub(crate) const STARTUP_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const STARTUP_WAIT: Duration = Duration::from_secs(120);
 
 /// Returns whether a datagram of the client reaches the server. Sends a datagram each 50 ms until
 /// the first arrives.

@@ -9,7 +9,6 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
@@ -25,15 +24,13 @@ use xdp::FrontDoor;
 pub const TO_SERVER: u32 = 1;
 pub const TO_CLIENT: u32 = 2;
 
-/// Returns a guard if this test runs as root. Otherwise prints that it is skipped. Tests with a
-/// guard run one at a time, because they measure processor time on two cores.
-pub fn lock_if_root() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    if !nix::unistd::geteuid().is_root() {
+/// Returns whether this test runs as root. Otherwise prints that it is skipped.
+pub fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
         println!("SKIP: needs root for network namespaces and AF_XDP sockets");
-        return None;
     }
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+    is_root
 }
 
 /// Runs a system command. Panics with its error output if it fails.
@@ -315,7 +312,7 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
 }
 
 /// Maximum time to wait for an event on a busy machine.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Calls `condition` until it returns true or [`MAX_WAIT`] is over. Returns its last result.
 pub fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
@@ -344,6 +341,30 @@ pub fn ready_ms(pid: u32) -> u64 {
     ready_ns.sum::<u64>() / 1_000_000
 }
 
+/// Checks by their counters that workers without packets sleep, also if a port has unsent packets.
+pub fn assert_sleeping(workers: &[&WorkerHandle]) {
+    for worker in workers {
+        assert!(wait_until(|| is_asleep(worker.pid())), "a worker is busy");
+    }
+    let count = |worker: &&WorkerHandle| worker.stats().worker().sleeps;
+    let start = Instant::now();
+    let before: Vec<u64> = workers.iter().map(count).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    for (worker, before) in workers.iter().zip(before) {
+        let sleeps = count(worker) - before;
+        // With unsent packets the sleeps take 1, 2, 4 ... 64 ms, then 64 ms each.
+        let most = 8 + start.elapsed().as_millis() as u64 / 64;
+        assert!(sleeps <= most, "{sleeps} sleeps, at most {most} expected");
+    }
+}
+
+/// Returns whether the first thread of a process, the worker's loop, sleeps (/proc/PID/stat).
+fn is_asleep(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process");
+    let (_, state) = stat.rsplit_once(") ").expect("the state after the name");
+    state.starts_with('S')
+}
+
 const PORT: u16 = 9000;
 
 pub const ADAPTIVE: Idle = Idle::Adaptive {
@@ -356,9 +377,7 @@ pub fn connect_udp(network: &Network) -> (UdpSocket, UdpSocket) {
     let server = network.udp(EndHost::Server, PORT);
     client.connect((EndHost::Server.address(), PORT)).unwrap();
     for socket in [&client, &server] {
-        socket
-            .set_read_timeout(Some(Duration::from_secs(1)))
-            .unwrap();
+        socket.set_read_timeout(Some(MAX_WAIT)).unwrap();
     }
     (client, server)
 }
@@ -384,19 +403,20 @@ pub fn forward_function() -> Vec<FunctionConfig> {
     vec![FunctionConfig::Forward]
 }
 
-/// Reads all waiting packets.
-pub fn drain(socket: &UdpSocket) {
-    socket.set_nonblocking(true).unwrap();
-    let mut quiet = 0;
-    while quiet < 10 {
-        if socket.recv(&mut [0; 2048]).is_ok() {
-            quiet = 0;
-        } else {
-            quiet += 1;
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-    socket.set_nonblocking(false).unwrap();
+/// Reads all packets that the client has sent. They are in front of a packet that this function
+/// sends: its length, which the path keeps, is unique. It sends another one if the first is lost,
+/// for example because the server's buffer was full.
+pub fn drain(client: &UdpSocket, server: &UdpSocket) {
+    let timeout = server.read_timeout().unwrap();
+    server
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let arrived = (200..1400).any(|len| {
+        client.send(&vec![0x22; len]).unwrap();
+        std::iter::from_fn(|| server.recv(&mut [0; 2048]).ok()).any(|received| received == len)
+    });
+    server.set_read_timeout(timeout).unwrap();
+    assert!(arrived, "no packet arrives any more");
 }
 
 /// Sends packets back to back until the worker has received `packets` more.

@@ -228,8 +228,18 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn random_packets_get_the_verdict_of_the_linear_search() {
+    compare_with_the_linear_search(15);
+}
+
+#[test]
+#[ignore = "thorough: checks 120 random cases"]
+fn many_random_packets_get_the_verdict_of_the_linear_search() {
+    compare_with_the_linear_search(60);
+}
+
+fn compare_with_the_linear_search(cases: u32) {
     let case = (random_config(), prop::collection::vec(random_frame(), 40));
-    for_all(60, 60, &case, |spaces, (config, frames)| {
+    for_all(cases, cases, &case, |spaces, (config, frames)| {
         let chains = load(spaces, &config);
         for frame in &frames {
             assert_verdict(&chains, &config, frame, "random rules");

@@ -288,12 +288,22 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..150)
 }
 
-/// A flow keeps its backend while the backend is configured and the flow has not expired. Otherwise
-/// the flow gets the backend of a new flow, which depends only on the configured backends.
 #[test]
 fn flows_keep_their_backends() {
+    check_backends(8, 2);
+}
+
+#[test]
+#[ignore = "thorough: checks 36 random cases"]
+fn flows_keep_their_backends_in_many_cases() {
+    check_backends(32, 4);
+}
+
+/// A flow keeps its backend while the backend is configured and the flow has not expired. Otherwise
+/// the flow gets the backend of a new flow, which depends only on the configured backends.
+fn check_backends(user_cases: u32, all_cases: u32) {
     let number = Cell::new(0);
-    for_all(32, 4, &events(), |spaces, events| {
+    for_all(user_cases, all_cases, &events(), |spaces, events| {
         let mut backends: HashSet<u8> = (1..5).collect();
         let mut chains = load_pair(spaces, &config(backends.clone()), "web");
         // Loads a chain without flows, which shows the backend of a new flow.
@@ -347,10 +357,20 @@ fn flows_keep_their_backends() {
     });
 }
 
-/// Flows to two virtual addresses that may share a backend, and their answers.
 #[test]
 fn colliding_flows_and_their_answers_match_in_all_spaces() {
-    for_all(1, 12, &events(), |spaces, events| {
+    compare_colliding_flows(3);
+}
+
+#[test]
+#[ignore = "thorough: checks 12 random cases in all spaces"]
+fn many_colliding_flows_and_their_answers_match_in_all_spaces() {
+    compare_colliding_flows(12);
+}
+
+/// Flows to two virtual addresses that may share a backend, and their answers.
+fn compare_colliding_flows(all_cases: u32) {
+    for_all(1, all_cases, &events(), |spaces, events| {
         let mut chains = load_pair(spaces, &config(1..5), "web");
         let mut now = SECOND;
         for event in events {

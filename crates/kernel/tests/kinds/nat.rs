@@ -560,9 +560,19 @@ impl Step {
     }
 }
 
-/// Uses few hosts, few ports and a small table, so flows collide and expire, and the table is full.
 #[test]
 fn random_packets_match_the_model() {
+    compare_with_the_model(64, 15);
+}
+
+#[test]
+#[ignore = "thorough: checks 316 random cases"]
+fn many_random_packets_match_the_model() {
+    compare_with_the_model(256, 60);
+}
+
+/// Uses few hosts, few ports and a small table, so flows collide and expire, and the table is full.
+fn compare_with_the_model(user_cases: u32, all_cases: u32) {
     let case = (
         prop::collection::vec(step(), 1..200),
         (1_u32..40, 1_u16..12, any::<bool>()),
@@ -570,8 +580,8 @@ fn random_packets_match_the_model() {
         prop_oneof![1 => SECOND / 2..2 * SECOND, 2 => Just(400 * SECOND)],
     );
     for_all(
-        256,
-        60,
+        user_cases,
+        all_cases,
         &case,
         |spaces, (steps, (flows, ports, both), timeout_ns, tcp_timeout_ns)| {
             let mut config = NatConfig {

@@ -229,7 +229,20 @@ fn payloads_of_every_length_match_the_reference() {
 
 #[test]
 fn random_packets_match_the_reference() {
-    for (spaces, cases, longest) in [(Spaces::user(), 256, 1500), (Spaces::all(), 700, 300)] {
+    compare_with_the_reference(64, 150);
+}
+
+#[test]
+#[ignore = "thorough: checks 956 random cases"]
+fn many_random_packets_match_the_reference() {
+    compare_with_the_reference(256, 700);
+}
+
+fn compare_with_the_reference(user_cases: u32, all_cases: u32) {
+    for (spaces, cases, longest) in [
+        (Spaces::user(), user_cases, 1500),
+        (Spaces::all(), all_cases, 300),
+    ] {
         let chains = load(&spaces);
         let held = prop::option::of(prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()]);
         let stamp = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];

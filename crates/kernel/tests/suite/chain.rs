@@ -3,7 +3,9 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::test_run::{TestRun, run};
-use myelin_kernel::{ChainConfig, EntrySpace, Exit, Hook, KernelSegment, MAX_FUNCTIONS};
+use myelin_kernel::{
+    Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment, MAX_FUNCTIONS, Plane,
+};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{Match, Meta, parse, sojourn};
@@ -296,6 +298,24 @@ fn on_failure_applies_without_a_socket() {
 
 #[test]
 fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
+    let capacity = Capacity {
+        lines: 64,
+        programs: 8,
+        chains: 4,
+        matches: 16,
+        ports: 1,
+        queues: 1,
+    };
+    reload_chains(|| Plane::create(None, capacity).unwrap(), 16);
+}
+
+#[test]
+#[ignore = "thorough: loads 800 chains"]
+fn a_removed_chain_of_a_large_plane_applies_on_failure_and_frees_its_slots() {
+    reload_chains(create_plane, 200);
+}
+
+fn reload_chains(create_plane: impl Fn() -> Plane, generations: u16) {
     if !is_root() {
         return;
     }
@@ -326,7 +346,7 @@ fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
                 "{hook}: {on_failure}"
             );
             // Load many more chains in sequence than the plane can hold at the same time.
-            for generation in 1..200 {
+            for generation in 1..generations {
                 let chain = plane
                     .load_chain(&ChainConfig {
                         generation,

@@ -8,14 +8,14 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use myelin_kernel::{Exit, Opposite, PortConfig};
 
 use crate::common::is_root;
 
 /// The longest wait for a packet. A later packet counts as lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The time without a packet after which a test expects no packet.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 
@@ -257,6 +257,23 @@ pub(crate) fn ip(arguments: &[&str]) {
         "ip {}: {message}",
         arguments.join(" ")
     );
+}
+
+/// Waits until `read` returns the expected value, because a send returns before the programs have
+/// counted the packet.
+pub(crate) fn wait_for<T: PartialEq + std::fmt::Debug>(expected: &T, read: impl Fn() -> T) {
+    let start = Instant::now();
+    loop {
+        let seen = read();
+        if seen == *expected {
+            return;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{seen:?} instead of {expected:?}"
+        );
+        std::thread::yield_now();
+    }
 }
 
 /// Receives the next datagram. Returns `None` after `patience`.

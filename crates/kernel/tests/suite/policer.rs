@@ -4,6 +4,7 @@
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Barrier};
+use std::time::Instant;
 
 use crate::trial::{Arrival, MAX_ARRIVALS, PolicerTrial};
 use myelin_kernel::test_run::{TestRun, run};
@@ -17,7 +18,7 @@ use proptest::test_runner::TestRunner;
 
 use crate::common::{create_plane, is_root, kernel_chain};
 use crate::door_bench::{add_port, forwards};
-use crate::net::Net;
+use crate::net::{Net, PATIENCE, SILENCE, receive, wait_for};
 use crate::profiles::{bucket, profiles};
 
 fn packet_profile(rate: u64, burst: u64) -> Profile {
@@ -64,11 +65,21 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 
 #[test]
 fn verdicts_match_the_token_bucket_in_user_space() {
+    compare_with_the_token_bucket(16);
+}
+
+#[test]
+#[ignore = "thorough: checks 64 random cases"]
+fn many_verdicts_match_the_token_bucket_in_user_space() {
+    compare_with_the_token_bucket(64);
+}
+
+fn compare_with_the_token_bucket(cases: u32) {
     if !is_root() {
         return;
     }
     let plane = create_plane();
-    let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(cases));
     runner
         .run(
             &(profiles(), arrivals(), any::<bool>()),
@@ -94,9 +105,19 @@ fn verdicts_match_the_token_bucket_in_user_space() {
         .unwrap();
 }
 
-/// Sends ten million packets. The period of the rate is not a whole number of nanoseconds.
 #[test]
+fn a_trace_is_exact_to_one_packet() {
+    police_trace(500_000);
+}
+
+#[test]
+#[ignore = "thorough: polices ten million packets"]
 fn a_long_trace_is_exact_to_one_packet() {
+    police_trace(10_000_000);
+}
+
+/// The period of the rate is not a whole number of nanoseconds.
+fn police_trace(packets: usize) {
     if !is_root() {
         return;
     }
@@ -108,7 +129,7 @@ fn a_long_trace_is_exact_to_one_packet() {
     let (start, mut at_ns, mut passed) = (7_u64, 7_u64, 0_u64);
     let mut seed = 1_u64;
     let mut sent = 0;
-    while sent < 10_000_000 {
+    while sent < packets {
         let mut arrivals: Vec<Arrival> = (0..MAX_ARRIVALS)
             .map(|_| {
                 // About 1.5 times the rate, in clusters, with pauses too short to fill the bucket.
@@ -187,16 +208,15 @@ fn two_cpus_share_a_bucket_exactly() {
         passed <= earned + u128::from(burst),
         "{passed} packets passed, the rate allows {earned} and the burst {burst}"
     );
-    // If the machine stops both threads for longer than the bucket takes to fill, credit is lost.
-    let fill_ns = u128::from(burst * 1_000_000_000 / rate);
-    let gaps = trace
-        .windows(2)
-        .map(|pair| u128::from(pair[1].0 - pair[0].0));
-    let idle_ns: u128 = gaps.map(|gap| gap.saturating_sub(fill_ns)).sum();
-    let lost = idle_ns * u128::from(rate) / 1_000_000_000;
+    // In a pause that is longer than the bucket takes to fill, credit is lost, for one CPU too.
+    let mut reference = TokenBucket::new(&packet_profile(rate, burst));
+    let alone = trace
+        .iter()
+        .filter(|(at_ns, _)| reference.take(*at_ns, 1, 60))
+        .count() as u128;
     assert!(
-        (passed + lost) * 100 >= earned * 98,
-        "{passed} packets passed, the rate allows {earned}, pauses lost {lost}"
+        passed * 100 >= alone * 98,
+        "{passed} packets passed, one CPU alone would pass {alone}"
     );
 }
 
@@ -240,17 +260,23 @@ fn the_door_drops_and_counts_excess() {
     }
     let frame = build::udp_v4(100);
     for hook in Hook::ALL {
-        // A rate so low that the bucket earns nothing during the test.
+        // The rate is so low that the bucket earns nothing, unless the machine is very slow.
         let door = PolicedDoor::new(hook, &packet_profile(1, 3));
+        let start = Instant::now();
         let passed = (0..8)
             .filter(|_| door.passes(&TestRun::new(&frame)))
-            .count();
-        assert_eq!(passed, 3, "{hook}");
+            .count() as u64;
+        let most = 3 + start.elapsed().as_secs();
+        assert!((3..=most).contains(&passed), "{hook}: {passed}");
         let counted = door.plane.counters().read(door.chain.door_slot());
-        assert_eq!((counted.packets, counted.policed, counted.drops), (8, 5, 0));
-        assert_eq!(counted.policed_bytes, 5 * frame.len() as u64);
+        let policed = 8 - passed;
+        assert_eq!(
+            (counted.packets, counted.policed, counted.drops),
+            (8, policed, 0)
+        );
+        assert_eq!(counted.policed_bytes, policed * frame.len() as u64);
         let first = door.chain.counter_slot(0).unwrap();
-        assert_eq!(door.plane.counters().read(first).packets, 3);
+        assert_eq!(door.plane.counters().read(first).packets, passed);
     }
 }
 
@@ -354,20 +380,19 @@ fn single_queue_native_xdp_and_generic_xdp_police_alike() {
         client.attach_xdp(mode).unwrap();
         let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(4000));
         let to = SocketAddrV4::new(net.server.address, 4000);
+        let start = Instant::now();
         for _ in 0..20 {
             sender.send_to(b"a packet", to).unwrap();
         }
-        let mut arrived = 0;
-        receiver
-            .set_read_timeout(Some(crate::net::SILENCE))
-            .unwrap();
-        while receiver.recv(&mut [0; 64]).is_ok() {
-            arrived += 1;
-        }
-        let counted = plane.counters().read(chain.door_slot());
-        assert_eq!(counted.packets, 20, "{mode:?}");
+        let counted = || plane.counters().read(chain.door_slot());
+        wait_for(&(mode, 20), || (mode, counted().packets));
         // The bucket earns one packet a second, and the machine may be slow.
-        assert!((5..10).contains(&arrived), "{mode:?}: {arrived}");
-        assert_eq!(counted.policed, 20 - arrived, "{mode:?}");
+        let (passed, most) = (20 - counted().policed, 5 + start.elapsed().as_secs());
+        assert!((5..=most).contains(&passed), "{mode:?}: {passed}");
+        for number in 0..passed {
+            let received = receive(&receiver, PATIENCE);
+            assert!(received.is_some(), "{mode:?}: {number} of {passed}");
+        }
+        assert_eq!(receive(&receiver, SILENCE), None, "{mode:?}");
     }
 }

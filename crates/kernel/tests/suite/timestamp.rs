@@ -1,6 +1,7 @@
 //! Tests `timestamp` behind the front door and over real links. `tests/kinds` checks the bytes.
 
 use std::net::SocketAddrV4;
+use std::time::Instant;
 
 use myelin_functions::timestamp::{MTU, STAMPS_LEN};
 use myelin_kernel::{Hook, XdpMode};
@@ -10,7 +11,7 @@ use myelin_spec::FunctionConfig;
 
 use crate::common::{create_plane, is_root, kernel_chain};
 use crate::door_bench::DoorBench;
-use crate::net::{Net, PATIENCE, SILENCE, receive};
+use crate::net::{Net, PATIENCE, SILENCE, receive, wait_for};
 
 /// Returns the arrival and the departure time at the end of the payload.
 fn times(frame: &[u8], end: u16) -> (u64, u64) {
@@ -30,6 +31,7 @@ fn each_function_appends_clock_times() {
             &[FunctionConfig::Timestamp, FunctionConfig::Timestamp],
         );
         let frame = build::udp_v4(33);
+        let start = Instant::now();
         // The front door stamps the packet.
         let out = bench.run(&frame).frame;
         let headers = parse(&out).unwrap();
@@ -39,7 +41,8 @@ fn each_function_appends_clock_times() {
         let (received, first) = times(&out, headers.end - 16);
         let (again, second) = times(&out, headers.end);
         assert_eq!(received, again);
-        assert!(received <= first && first <= second && second - received < 1_000_000_000);
+        assert!(received <= first && first <= second);
+        assert!(u128::from(second - received) < start.elapsed().as_nanos());
     }
 }
 
@@ -84,6 +87,6 @@ fn stamped_packets_arrive_over_real_links() {
         sender.send_to(&build::payload(longest + 1), to).unwrap();
         assert_eq!(receive(&receiver, SILENCE), None);
         let slot = chain.counter_slot(0).unwrap();
-        assert_eq!(plane.counters().read(slot).drops, 1, "{hook}");
+        wait_for(&(hook, 1), || (hook, plane.counters().read(slot).drops));
     }
 }

@@ -29,11 +29,20 @@ fn packets_emitted_without_a_free_frame_are_lost_and_counted() {
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
-/// Forwards a million packets of known and unknown chains, over a link that goes up and down. Each
-/// frame is always in the pool or in a port.
 #[test]
+fn no_frame_is_lost_in_many_packets() {
+    forward_packets(100_000);
+}
+
+#[test]
+#[ignore = "thorough: forwards a million packets"]
 fn no_frame_is_lost_in_a_million_packets() {
-    const PACKETS: usize = 1_000_000;
+    forward_packets(1_000_000);
+}
+
+/// Forwards packets of known and unknown chains, over a link that goes up and down. Each frame is
+/// always in the pool or in a port.
+fn forward_packets(packets: usize) {
     let stats = Stats::create().unwrap();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(32);
@@ -66,7 +75,7 @@ fn no_frame_is_lost_in_a_million_packets() {
         ),
     ];
     let (mut injected, mut refused, mut left, mut round) = (0, 0, 0, 0_usize);
-    while injected < PACKETS {
+    while injected < packets {
         round += 1;
         let up = round % 40 >= 20;
         forwarder.port_mut(OUT).unwrap().set_link(up);
