@@ -12,8 +12,13 @@ use myelin_linux::netns::Netns;
 
 /// Most packets in flight: fewer than any queue on the path holds, so no queue overflows.
 const WINDOW: u64 = 32;
-/// A packet that has not arrived after this time is lost.
+/// A packet that has not arrived after this time is lost, whatever arrives behind it.
 const LOSS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of the packets that follow the last one. Once one has arrived, the packets in front of it
+/// have arrived too, or are lost.
+const MARKER: u64 = u64::MAX;
+/// Time for packets that an older generation still holds when the marker arrives.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Bytes of a payload: a number of 8 bytes, then 8 zero bytes, which turn into the XOR of the keys.
 const PAYLOAD: usize = 16;
 
@@ -66,7 +71,10 @@ impl Traffic {
         let sender = {
             let (stop, sent, arrived) =
                 (Arc::clone(&stop), Arc::clone(&sent), Arc::clone(&arrived));
-            std::thread::spawn(move || send(&sending, to, &stop, &sent, &arrived))
+            std::thread::spawn(move || {
+                send(&sending, to, &stop, &sent, &arrived);
+                send_markers(&sending, to, &sent, &arrived);
+            })
         };
         let receiver = {
             let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
@@ -124,12 +132,33 @@ fn send(
             continue;
         }
         last_progress = Instant::now();
-        let mut payload = [0; PAYLOAD];
-        payload[..8].copy_from_slice(&number.to_be_bytes());
-        socket.send_to(&payload, to).expect("the datagram is sent");
+        socket
+            .send_to(&number_payload(number), to)
+            .expect("the datagram is sent");
         number += 1;
         sent.store(number, Ordering::Release);
     }
+}
+
+/// Sends markers until one has arrived, if packets are missing.
+fn send_markers(socket: &UdpSocket, to: SocketAddr, sent: &AtomicU64, arrived: &AtomicU64) {
+    let start = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let is_complete = arrived.load(Ordering::Acquire) >= sent.load(Ordering::Acquire);
+        if is_complete || start.elapsed() > LOSS_TIMEOUT {
+            return;
+        }
+        socket
+            .send_to(&number_payload(MARKER), to)
+            .expect("the marker is sent");
+    }
+}
+
+fn number_payload(number: u64) -> [u8; PAYLOAD] {
+    let mut payload = [0; PAYLOAD];
+    payload[..8].copy_from_slice(&number.to_be_bytes());
+    payload
 }
 
 fn receive(
@@ -139,30 +168,34 @@ fn receive(
     arrived: &AtomicU64,
 ) -> Arrivals {
     let mut arrivals = Arrivals::default();
-    let mut quiet_since = Instant::now();
+    let (mut quiet_since, mut is_marked) = (Instant::now(), false);
     loop {
         let mut payload = [0; 2 * PAYLOAD];
         let Ok(len) = socket.recv(&mut payload) else {
             let have_all_arrived = arrivals.keys.len() as u64 == sent.load(Ordering::Acquire);
+            let patience = if is_marked { SILENCE } else { LOSS_TIMEOUT };
             if stop.load(Ordering::Acquire)
-                && (have_all_arrived || quiet_since.elapsed() > LOSS_TIMEOUT)
+                && (have_all_arrived || quiet_since.elapsed() > patience)
             {
                 return arrivals;
             }
             continue;
         };
-        quiet_since = Instant::now();
         let key = payload[8];
         if len != PAYLOAD || payload[8..PAYLOAD].iter().any(|byte| *byte != key) {
+            quiet_since = Instant::now();
             arrivals.damaged += 1;
             continue;
         }
-        let number: [u8; 8] = std::array::from_fn(|at| payload[at] ^ key);
-        if arrivals
-            .keys
-            .insert(u64::from_be_bytes(number), key)
-            .is_some()
-        {
+        let number = u64::from_be_bytes(std::array::from_fn(|at| payload[at] ^ key));
+        if number == MARKER {
+            is_marked = true;
+            // The sender needs no other one.
+            arrived.store(u64::MAX, Ordering::Release);
+            continue;
+        }
+        quiet_since = Instant::now();
+        if arrivals.keys.insert(number, key).is_some() {
             arrivals.duplicates += 1;
         } else {
             arrived.fetch_add(1, Ordering::Release);
