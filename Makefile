@@ -75,13 +75,16 @@ install: $(MYELIN) ## copy myelin, its manual pages and completions to PREFIX (d
 	$(MYELIN) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_myelin
 	$(MYELIN) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/myelin.fish
 
+# The revision of the sources; documents and results are no part of the program.
+REVISION = $$(git describe --always)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
+
 # install-deps first: the build includes ports and a reference over DPDK only if it finds libdpdk.
 # A run that was interrupted goes on. Claims that are false or undecided end with exit status 4.
 claims: ## run all experiments, write docs/results and the documents' tables and plots (QUICK=1: 25 minutes, else 2 hours)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	mkdir -p docs/results
-	$(AS_ROOT) $(MYELIN) bench --all $(if $(QUICK),--quick) --results docs/results --revision "$$(git describe --always --dirty)" $(if $(REPORT_ONLY),--report-only) || status=$$?; \
+	$(AS_ROOT) $(MYELIN) bench --all $(if $(QUICK),--quick) --results docs/results --revision "$(REVISION)" $(if $(REPORT_ONLY),--report-only) || status=$$?; \
 	WRITE_DOCS=1 cargo test --quiet --package myelin-bench --test documents && exit $${status:-0}
 
 fuzz: ## run each fuzz target for FUZZ_SECONDS (default 60)

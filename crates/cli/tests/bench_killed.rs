@@ -129,9 +129,11 @@ fn figures_are_kept_without_claims_when_a_subject_dies() {
     let directory = results.path().to_str().unwrap();
     let mut experiment = Experiment::start(&myelin, &["--results", directory]);
     let pid = experiment.0.id();
-    // The reference programs start after the chains. Their turn comes after those of the chains.
-    wait_for("a reference program", || {
-        !sh(&format!("pgrep -P {pid} -f afxdp_forward || true")).is_empty()
+    // A program that forwards is stopped until its turn. One that dies before it forwards fails its
+    // deployment, and there are no figures yet.
+    wait_for("a reference program that waits for its turn", || {
+        let stopped = format!("pgrep -P {pid} --runstates T -f afxdp_forward || true");
+        !sh(&stopped).is_empty()
     });
     sh(&format!("pkill -KILL -P {pid} -f afxdp_forward"));
     let mut error = String::new();

@@ -2,8 +2,8 @@
 //!
 //! A [`DpdkPort`] is a [`Port`](myelin_dataplane::Port) over a device that DPDK drives. A process
 //! has one environment ([`Environment`]). The forwarder uses the environment's pool of mbufs. The
-//! port receives and transmits bursts. Functions work in the mbuf, without a copy. The crate also
-//! has the front door of such a device ([`FrontDoor`]), because the kernel's eBPF programs never
+//! port receives and transmits bursts. Functions work in the mbuf, without a copy. Each port
+//! has a front door ([`myelin_dataplane::FrontDoor`]), because the kernel's eBPF programs never
 //! receive the device's packets.
 //!
 //! The program does not link DPDK. It embeds a C shim as a shared object and loads it when the
@@ -16,7 +16,6 @@
 //!
 //! Start reading at [`DpdkPort`]. Only `sys` contains `unsafe`.
 
-mod door;
 mod driver;
 mod environment;
 mod error;
@@ -24,7 +23,6 @@ mod library;
 mod port;
 mod sys;
 
-pub use door::{DoorDecision, FrontDoor};
 pub use driver::Dpdk;
 pub use environment::{Environment, EnvironmentConfig, runtime_directory};
 pub use error::Error;

@@ -3,13 +3,12 @@
 
 use std::os::fd::RawFd;
 
-use myelin_dataplane::monotonic_ns;
 use myelin_dataplane::port::{Buffer, FramePool, Port};
 use myelin_dataplane::umem::FrameMemory;
+use myelin_dataplane::{DoorDecision, FrontDoor, monotonic_ns};
 use myelin_packet::meta::META_LEN;
 use myelin_spec::DpdkDevice;
 
-use crate::door::{DoorDecision, FrontDoor};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::sys::{Descriptor, Device, MAX_BURST, Shim, TransmitQueue};

@@ -417,8 +417,13 @@ pub(crate) fn is_dedicated_machine() -> bool {
     std::env::var_os("MYELIN_TEST_MACHINE").is_some_and(|value| value == "1")
 }
 
-/// Polls until `condition` holds or the time limit passes. The caller then asserts the condition.
-pub(crate) fn wait_for(event: &str, mut condition: impl FnMut() -> bool) {
+/// Polls until `condition` holds. Fails after the time limit.
+pub(crate) fn wait_for(event: &str, condition: impl FnMut() -> bool) {
+    assert!(becomes_true(condition), "timeout: waited for {event}");
+}
+
+/// Polls until `condition` holds or the time limit passes. Returns whether it holds.
+pub(crate) fn becomes_true(mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     let limit = if is_dedicated_machine() {
         WAIT_LIMIT_EMULATED
@@ -427,11 +432,11 @@ pub(crate) fn wait_for(event: &str, mut condition: impl FnMut() -> bool) {
     };
     while !condition() {
         if start.elapsed() > limit {
-            println!("timeout: waited for {event}");
-            return;
+            return false;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    true
 }
 
 /// Runs a shell command that must succeed.

@@ -1,12 +1,12 @@
 //! Joins violated seconds into events. Each violation is one event, with the figures of its worst
-//! second. Pure.
+//! second, and the cause of the worst second that shows one. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use crate::sla::cause::Finding;
 use crate::sla::judge::Breach;
-use crate::sla::{SlaEvent, SlaTerm, SlaWindow};
+use crate::sla::{SlaCause, SlaEvent, SlaTerm, SlaWindow};
 
 /// Maximum number of events of a chain. A new event replaces the oldest event.
 pub(crate) const MAX_EVENTS: usize = 1000;
@@ -49,7 +49,8 @@ impl Events {
         self.list.back()
     }
 
-    /// Records a violated second. Calls `find_cause` if the second is the worst of its event.
+    /// Records a violated second. Calls `find_cause` if the second is the worst of its event, or if
+    /// no second has shown a cause so far.
     /// Increments `serial` for a new event, which gets that number.
     pub(crate) fn record_violation(
         &mut self,
@@ -81,7 +82,7 @@ impl Events {
                 seconds: 0,
                 terms: Vec::new(),
                 hop: String::new(),
-                cause: crate::sla::SlaCause::Unknown,
+                cause: SlaCause::Unknown,
                 evidence: Vec::new(),
                 lost: 0,
                 worst_latency_us: None,
@@ -92,11 +93,15 @@ impl Events {
             return;
         };
         let is_worst = self.open.as_ref().is_none_or(|open| ratio > open.worst);
-        if is_worst {
+        if is_worst || event.cause == SlaCause::Unknown {
             let finding = find_cause();
-            event.cause = finding.cause;
-            event.hop = finding.hop;
-            event.evidence = finding.evidence;
+            // A second without evidence, such as a worker's first one, hides no known cause.
+            if finding.cause != SlaCause::Unknown || (is_worst && event.cause == SlaCause::Unknown)
+            {
+                event.cause = finding.cause;
+                event.hop = finding.hop;
+                event.evidence = finding.evidence;
+            }
         }
         event.seconds += 1;
         event.lost += second.lost.total();
@@ -146,13 +151,13 @@ pub(super) fn format_date(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sla::SlaCause;
 
     fn at(second: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(second)
     }
 
-    /// Records a second whose loss is `ratio` times its bound of 1 %.
+    /// Records a second whose loss is `ratio` times its bound of 1 %. With hop `-` the cause is
+    /// unknown.
     fn add_violation(events: &mut Events, serial: &mut u64, second: u64, ratio: f64, hop: &str) {
         let mut window = SlaWindow {
             seconds: 1.0,
@@ -171,7 +176,10 @@ mod tests {
             end: at(second),
         };
         events.record_violation(&violation, serial, || Finding {
-            cause: SlaCause::Function,
+            cause: match hop {
+                "-" => SlaCause::Unknown,
+                _ => SlaCause::Function,
+            },
             hop: hop.to_owned(),
             evidence: vec![hop.to_owned()],
         });
@@ -193,6 +201,23 @@ mod tests {
         assert_eq!(event.start, "1970-01-01T00:00:09.000Z");
         assert_eq!(event.end, None);
         assert_eq!(event.terms, [SlaTerm::Loss]);
+    }
+
+    #[test]
+    fn an_unknown_cause_neither_stays_nor_hides_a_known_one() {
+        let (mut events, mut serial) = (Events::default(), 0);
+        for (second, ratio, hop, expected) in [
+            (10, 9.0, "-", "-"),
+            (11, 3.0, "known", "known"),
+            (12, 4.0, "lesser", "known"),
+            (13, 12.0, "-", "known"),
+            (14, 13.0, "worst", "worst"),
+        ] {
+            add_violation(&mut events, &mut serial, second, ratio, hop);
+            let event = events.last().unwrap();
+            assert_eq!(event.hop, expected, "{second}");
+            assert_eq!(event.evidence, [expected], "{second}");
+        }
     }
 
     #[test]

@@ -1,12 +1,15 @@
-//! The front door of a device that DPDK drives. It behaves like `kernel/src/bpf/door.bpf.c`.
+//! The front door of a port that a worker drives: a device of DPDK, or packets from memory. It
+//! behaves like `kernel/src/bpf/door.bpf.c`.
 //!
 //! It parses, classifies (most specific match first), counts and polices packets, and makes their
 //! metadata. Tests run the same frames through both front doors.
 
-use myelin_dataplane::{ChainRedirect, DoorCounters};
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::traffic::{Profile, TokenBucket};
 use myelin_packet::{FiveTuple, Match, Meta, parse};
+
+use crate::door::ChainRedirect;
+use crate::stats::DoorCounters;
 
 /// The chain and generation that a match selects.
 #[derive(Debug, Clone, Copy)]
@@ -158,12 +161,13 @@ impl FrontDoor {
 
 #[cfg(test)]
 mod tests {
-    use myelin_dataplane::{Direction, DoorStats, Stats};
     use myelin_packet::fixtures::reference::most_specific;
     use myelin_packet::fixtures::{self, build};
     use myelin_packet::traffic::Bucket;
 
     use super::*;
+    use crate::door::Direction;
+    use crate::stats::{DoorStats, Stats};
 
     fn test_matches() -> Vec<Match> {
         let udp = Match {
