@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::time::Instant;
 
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
@@ -106,13 +105,10 @@ fn packets_pass_each_process_and_killed_processes_are_restarted() {
     assert_eq!(stages.len(), 2);
 
     common::kill(&stages[0]["pid"]);
-    let killed = Instant::now();
     wait_for("a new process", || {
         myelin.read_status("staged")["more_workers"][0]["restarts"] == 1
     });
-    println!("restarted after {:?}", killed.elapsed());
     let after = myelin.read_status("staged");
-    assert_eq!(after["more_workers"][0]["restarts"], 1);
     assert_ne!(after["more_workers"][0]["pid"], stages[0]["pid"]);
     assert_eq!(
         after["more_workers"][1]["pid"], stages[1]["pid"],
@@ -123,14 +119,9 @@ fn packets_pass_each_process_and_killed_processes_are_restarted() {
         "the worker has restarted"
     );
     assert_eq!(count_right_payloads(&myelin, 50), 50);
-    wait_for("the last counts", || {
+    wait_for("counts that survive a restart", || {
         myelin.read_status("staged")["hops"][2]["packets_in"] == 150
     });
-    assert_eq!(
-        myelin.read_status("staged")["hops"][2]["packets_in"],
-        150,
-        "counts survive a restart"
-    );
 
     // The first worker owns the AF_XDP sockets.
     common::kill(&after["worker"]["pid"]);
