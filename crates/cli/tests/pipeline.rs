@@ -2,7 +2,6 @@
 
 mod common;
 
-
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
 /// The keys together XOR each byte with 0x21 ^ 0x42 = 0x63.
