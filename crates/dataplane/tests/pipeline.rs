@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
     ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, assert_sleeping, chain, config, connect_udp,
@@ -139,19 +139,21 @@ fn frames_of_dropped_packets_return_to_the_first_process() {
     let functions = vec![FunctionConfig::Forward, firewall, FunctionConfig::Forward];
     let fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
     let (client, _server) = connect_udp(&network);
-    // Send many times more packets than there are frames.
-    flood(&fixture.path, &client, 30_000);
+    let read = || {
+        let reader = fixture.pipeline.reader(&fixture.path.worker);
+        reader.stats().unwrap()
+    };
+    // Drop more packets than there are frames. On a busy machine the ring to the firewall is often
+    // full, so the firewall does not see all packets.
+    let frames = u64::from(fixture.path.worker.umem().frames());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while read().positions[1].drops <= 2 * frames {
+        assert!(Instant::now() < deadline, "{:?}", read().positions);
+        flood(&fixture.path, &client, 1_000);
+    }
     fixture.assert_all_frames_accounted();
-    let stats = fixture
-        .pipeline
-        .reader(&fixture.path.worker)
-        .stats()
-        .unwrap();
-    let firewall = stats.positions[1];
-    assert!(
-        firewall.drops > 10_000 && firewall.packets_out() == 0,
-        "{stats:?}"
-    );
+    let stats = read();
+    assert_eq!(stats.positions[1].packets_out(), 0);
     assert_eq!(stats.positions[2].packets_in, 0);
     assert_eq!(
         fixture.path.worker.stats().worker().received,
