@@ -33,7 +33,7 @@ use crate::node::chains::RunningChain;
 use crate::node::cpu_latency;
 use crate::node::quiesce::RealtimeGuard;
 pub use admit::decide as admit;
-pub use plan::{link_bps, link_mtu, port_kind};
+pub use plan::{find_port_fault, link_bps, link_mtu, port_kind};
 
 /// Options of [`Engine::up`](crate::Engine::up).
 #[derive(Clone, Copy, Default)]

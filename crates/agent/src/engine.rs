@@ -149,6 +149,7 @@ impl Engine {
         let monitor = lock(&self.sla);
         for (status, view) in statuses.iter_mut().zip(&views) {
             status.account = monitor.account(&status.chain, status.spi, &view.counts());
+            status.packets_out = status.account.packets_out;
             let sla_status = monitor.status(&status.chain, status.spi);
             let has_lost_core = sla_status
                 .as_ref()

@@ -23,9 +23,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use myelin_linux::mount_namespace;
 use nix::fcntl::{Flock, FlockArg};
 
-pub use deploy::{UpOptions, admit, link_bps, link_mtu, load_costs, port_kind};
+pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_costs, port_kind};
 pub use engine::Engine;
 pub use myelin_measure::Monitor;
 pub use node::container::version as runc_version;
@@ -44,8 +45,24 @@ pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<
     refuse_shifted_clock(myelin_linux::time_namespace::monotonic_offset_ns())?;
     // Keep the lock until exit: the kernel releases it after everything else.
     std::mem::forget(lock(run_dir)?);
+    // Only a process with one thread can change its mount namespace.
+    join_first_mount_namespace(run_dir, program);
     let engine = Engine::open(run_dir, program.to_path_buf())?;
     server::serve(run_dir, engine, options)
+}
+
+/// Moves the agent into the mount namespace of process 1. `ip netns exec` makes a mount namespace
+/// that ends with its last process. There, the pins of kernel chains would end with the agent.
+fn join_first_mount_namespace(run_dir: &RunDir, program: &Path) {
+    let shared = [Path::new("/"), run_dir.path(), program];
+    match mount_namespace::join(1, &shared) {
+        Ok(true) => tracing::info!("the agent is in the mount namespace of process 1"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(
+            %error,
+            "the agent stays in its own mount namespace: if the namespace ends, kernel chains end with it"
+        ),
+    }
 }
 
 /// The kernel stamps packets and workers read the stamps, so both must use the same clock.

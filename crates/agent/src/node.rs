@@ -13,9 +13,12 @@ pub(crate) mod container;
 pub(crate) mod cpu_latency;
 pub(crate) mod devices;
 pub(crate) mod discipline;
+pub(crate) mod entrance;
+mod entry_link;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+pub(crate) mod port_faults;
 pub(crate) mod ports;
 pub(crate) mod quiesce;
 pub(crate) mod reserved;
@@ -40,7 +43,7 @@ use cpu_latency::CpuLatencies;
 use devices::Devices;
 use discipline::Disciplines;
 use ledger::NodeLedger;
-use ports::Port;
+use ports::Ports;
 use reserved::ReservedNames;
 use workers::Workers;
 
@@ -63,7 +66,7 @@ pub(crate) struct Node {
 /// The parts that chains are built from.
 pub(crate) struct Parts {
     pub(crate) plane: Arc<Plane>,
-    pub(crate) ports: Pool<u32, Port>,
+    pub(crate) ports: Ports,
     pub(crate) circuits: Pool<String, Circuit>,
     pub(crate) workers: Workers,
     /// The DPDK devices of each worker.
@@ -109,7 +112,7 @@ impl Node {
             latencies: CpuLatencies::default(),
             parts: Parts {
                 plane: Arc::new(plane),
-                ports: Pool::default(),
+                ports: Ports::default(),
                 circuits: Pool::default(),
                 workers: Pool::default(),
                 devices: Devices::default(),
@@ -214,8 +217,8 @@ fn describe(resource: &Resource) -> String {
     match resource {
         Resource::Netns { name, .. } => format!("network namespace {name}"),
         Resource::Link { name } => format!("link {name}"),
-        Resource::Promiscuous { name } => format!("promiscuous mode of {name}"),
-        Resource::Qdisc { name } => format!("queueing discipline of {name}"),
+        Resource::Promiscuous(link) => format!("promiscuous mode of {}", link.name),
+        Resource::Qdisc(link) => format!("queueing discipline of {}", link.name),
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),
         Resource::Processes { argument } => format!("process {argument}"),
         Resource::Cgroup { path } => format!("control group {path}"),

@@ -227,7 +227,7 @@ pub struct ChainStatus {
     /// Bytes of the policed packets, as the policer counts bytes.
     #[serde(default)]
     pub policed_bytes: u64,
-    /// Packets that left at the egress.
+    /// Packets that left, except packets that the egress interface lost.
     pub packets_out: u64,
     /// Packets that functions and shaper dropped.
     pub drops: u64,

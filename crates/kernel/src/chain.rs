@@ -74,6 +74,9 @@ pub enum Exit {
         /// At tcx: the interface is a veth whose far end is in another namespace. Packets go
         /// directly to that end.
         peer: bool,
+        /// At XDP: packets leave by the stack's transmit path. A redirect into a veth without NAPI
+        /// at the far end would lose the packets.
+        by_stack: bool,
     },
     /// Packets leave the chain through a class of the interface's queueing discipline; tcx only.
     Qdisc {
@@ -118,6 +121,21 @@ pub(crate) struct ChainEntry {
     padding: [u8; 3],
     policer: u32,
     end_padding: [u8; 8],
+}
+
+impl ChainEntry {
+    /// The entry of a chain whose front door is behind an entry link. `near` is the index of the
+    /// link's near end.
+    pub(crate) fn relay(spi: u32, line: u32, near: u32) -> Self {
+        Self {
+            spi,
+            line,
+            slot: near,
+            hook: Hook::Tcx.number(),
+            entry: 3,
+            ..Self::zeroed()
+        }
+    }
 }
 
 /// The loaded kernel functions of a chain. Remove the matches and paths of the chain before you

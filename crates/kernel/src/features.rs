@@ -260,6 +260,7 @@ fn load_test_chain(plane: &Plane, hook: Hook) -> Result<(), Error> {
             exit: Exit::Egress {
                 ifindex: LOOPBACK,
                 peer: false,
+                by_stack: false,
             },
         }],
     })?;
@@ -273,6 +274,7 @@ fn add_loopback_port(plane: &Plane) -> Result<crate::Port, Error> {
         ifindex: LOOPBACK,
         opposite: None,
         single_queue: false,
+        behind_link: false,
     })
 }
 

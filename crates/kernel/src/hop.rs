@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::Hook;
 use crate::counters::Counting;
 
 /// `struct hop`.
@@ -26,6 +27,8 @@ pub(crate) enum HopExit {
     /// Out of the chain at an interface, or directly at the interface's peer. `line` is the counter
     /// line of the egress.
     Out { ifindex: u32, peer: bool, line: u32 },
+    /// Out of the chain at an interface, by the stack's transmit path: tc transmits. XDP only.
+    Stack { ifindex: u32, line: u32 },
     /// To the AF_XDP socket of the receive queue, for the function at `position`.
     User { position: u8 },
     /// Over a link to a function in another namespace.
@@ -36,6 +39,23 @@ pub(crate) enum HopExit {
 }
 
 impl HopExit {
+    /// Returns the exit at an interface. `peer` applies to tcx only, `by_stack` to XDP only.
+    pub(crate) fn at_egress(
+        hook: Hook,
+        ifindex: u32,
+        (peer, by_stack): (bool, bool),
+        line: u32,
+    ) -> Self {
+        match hook {
+            Hook::Xdp if by_stack => Self::Stack { ifindex, line },
+            Hook::Xdp | Hook::Tcx => Self::Out {
+                ifindex,
+                peer: peer && hook == Hook::Tcx,
+                line,
+            },
+        }
+    }
+
     /// Returns the same exit, for a program in another namespace. `device` is the index of the
     /// interface in `devices`.
     pub(crate) fn for_other_namespace(self, device: u32) -> Self {
@@ -71,6 +91,12 @@ impl Hop {
                 line,
             } => Self {
                 exit: if peer { 3 } else { 2 },
+                ifindex,
+                egress_line: line,
+                ..hop
+            },
+            HopExit::Stack { ifindex, line } => Self {
+                exit: 8,
                 ifindex,
                 egress_line: line,
                 ..hop

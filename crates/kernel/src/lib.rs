@@ -25,6 +25,7 @@
 //!     ifindex: 2,
 //!     opposite: None,
 //!     single_queue: false,
+//!     behind_link: false,
 //! };
 //! let port = plane.add_port(eth1)?;
 //! let chain = plane.load_chain(&ChainConfig {
@@ -38,7 +39,7 @@
 //!     segments: vec![KernelSegment {
 //!         first_position: 0,
 //!         functions: vec![FunctionConfig::Forward.into()],
-//!         exit: Exit::Egress { ifindex: 3, peer: false },
+//!         exit: Exit::Egress { ifindex: 3, peer: false, by_stack: false },
 //!     }],
 //! })?;
 //! let mut rule = myelin_packet::Match::default();
@@ -74,6 +75,7 @@ mod plane;
 mod policer;
 mod port;
 mod reentry;
+mod relay;
 mod resources;
 mod router;
 mod segment;
@@ -99,6 +101,7 @@ pub use plane::Plane;
 pub use policer::{Policer, ShaperCounters};
 pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
+pub use relay::Relay;
 pub use resources::Capacity;
 pub use sff::{
     BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime,

@@ -16,6 +16,7 @@ use crate::object::{CLOSED, POLICER};
 use crate::policer::Policer;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
+use crate::relay::Relay;
 use crate::resources::{Capacity, PlaneResources, create_device_map};
 use crate::sff::{DistributedConfig, FunctionLink};
 use crate::sockets::Sockets;
@@ -149,6 +150,12 @@ impl Plane {
     /// Creates a re-entry door at the receiving end of an internal link. Attaches no program yet.
     pub fn add_reentry(&self, ifindex: u32) -> Result<Reentry, Error> {
         Reentry::new(&self.shared, ifindex)
+    }
+
+    /// Creates a relay of the chain `spi` over the entry link with the near end `near`. The relay
+    /// gets no packet before [`Port::redirect_to_relay`].
+    pub fn add_relay(&self, spi: u32, near: u32) -> Result<Relay, Error> {
+        Relay::new(&self.shared, spi, near)
     }
 
     /// Loads the kernel functions of a chain. The functions get no packet before [`Port::insert`].

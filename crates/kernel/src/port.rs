@@ -13,6 +13,7 @@ use crate::classifier::PortMatches;
 use crate::counters::{CounterLine, Counting};
 use crate::numbers::NumberRange;
 use crate::object::DOOR;
+use crate::relay::Relay;
 use crate::resources::PlaneResources;
 use crate::sockets::Sockets;
 use crate::{Error, Hook, lock};
@@ -39,6 +40,9 @@ pub struct PortConfig {
     /// Whether the interface has one receive queue. Then at most one CPU at a time runs native XDP,
     /// and a policer needs no lock.
     pub single_queue: bool,
+    /// Whether the interface is the far end of an entry link, so packets carry the stamp of the
+    /// port where they arrived.
+    pub behind_link: bool,
 }
 
 /// Packets of a port that belong to no chain. Only the tc hook counts these packets, because it
@@ -74,6 +78,8 @@ struct DoorInstance {
     opposite_is_peer: u32,
     single_cpu: u32,
     fast_path: u32,
+    behind_link: u32,
+    padding: u32,
 }
 
 /// `NO_SLOT` of `door.bpf.c`.
@@ -234,6 +240,8 @@ impl Port {
                 .into(),
             single_cpu: (hook == Hook::Xdp && single_cpu).into(),
             fast_path: fast_path.map_or(NO_SLOT, |path| path.slot),
+            behind_link: self.config.behind_link.into(),
+            padding: 0,
         };
         let matches = lock(&self.matches);
         let mut maps = vec![
@@ -301,6 +309,11 @@ impl Port {
         lock(&self.matches).insert(rule, chain.target())
     }
 
+    /// Redirects the packets of `rule` over an entry link, like [`redirect`](Self::redirect).
+    pub fn redirect_to_relay(&self, rule: &Match, relay: &Relay) -> Result<(), Error> {
+        lock(&self.matches).insert(rule, relay.target())
+    }
+
     /// Removes a match. Returns false if the match does not exist.
     pub fn remove(&self, rule: &Match) -> Result<bool, Error> {
         lock(&self.matches).remove(rule)
@@ -334,7 +347,9 @@ mod tests {
                 opposite,
                 opposite_is_peer,
                 single_cpu,
-                fast_path
+                fast_path,
+                behind_link,
+                padding
             }
         );
     }

@@ -10,9 +10,10 @@ use libbpf_rs::MapCore;
 use crate::attach::{AttachTarget, Attachment, XdpMode};
 use crate::chain::LoadedChain;
 use crate::counters::{CounterLine, Counting};
+use crate::hop::{Hop, HopExit};
 use crate::map::put;
 use crate::numbers::NumberRange;
-use crate::object::REENTRY;
+use crate::object::{LEAVE, REENTRY};
 use crate::resources::PlaneResources;
 use crate::sockets::Sockets;
 use crate::{Error, Hook, lock, sys};
@@ -58,8 +59,12 @@ pub struct ReentryCounters {
 /// [`Reentry::detach`].
 #[derive(Debug)]
 pub struct Reentry {
-    attachment: Mutex<Option<Attachment>>,
+    /// The door at XDP, and at tc the program that transmits packets of [`by_stack`] exits.
+    ///
+    /// [`by_stack`]: crate::Exit::Egress
+    attachments: Mutex<Vec<Attachment>>,
     program: Arc<OwnedFd>,
+    leave: Arc<OwnedFd>,
     /// The slots of each path. This map keeps the slots allocated.
     paths: Mutex<HashMap<PathKey, Arc<NumberRange>>>,
     sockets: Sockets,
@@ -78,8 +83,9 @@ impl Reentry {
         })?;
         let lines = shared.counters.allocate(LINES)?;
         Ok(Self {
-            attachment: Mutex::default(),
+            attachments: Mutex::default(),
             program: Arc::new(load(shared, lines.start())?),
+            leave: Arc::new(load_leave(shared)?),
             paths: Mutex::default(),
             sockets: shared.create_sockets()?,
             lines,
@@ -90,20 +96,23 @@ impl Reentry {
 
     /// Attaches the door. Does nothing if the door is already attached.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
-        let mut attachment = lock(&self.attachment);
-        if attachment.is_none() {
-            let pin = self.target.pin_path(self.shared.pin_dir.as_deref(), "xdp");
+        let mut attachments = lock(&self.attachments);
+        if attachments.is_empty() {
+            let pin_dir = self.shared.pin_dir.as_deref();
+            let leave = Attachment::attach_tc(self.leave.as_fd(), &self.target, pin_dir)?;
+            attachments.push(leave);
+            let pin = self.target.pin_path(pin_dir, "xdp");
             let program = self.program.as_fd();
-            *attachment = Some(Attachment::attach_xdp(program, &self.target, mode, pin)?);
+            attachments.push(Attachment::attach_xdp(program, &self.target, mode, pin)?);
         }
         Ok(())
     }
 
     /// Detaches the door, pinned or not.
     pub fn detach(&self) -> Result<(), Error> {
-        lock(&self.attachment)
-            .take()
-            .map_or(Ok(()), Attachment::detach)
+        let attachments = std::mem::take(&mut *lock(&self.attachments));
+        let results = attachments.into_iter().map(Attachment::detach);
+        results.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Returns the door's program, for test runs.
@@ -175,6 +184,17 @@ impl PathKey {
             padding: 0,
         }
     }
+}
+
+fn load_leave(shared: &PlaneResources) -> Result<OwnedFd, Error> {
+    // The XDP program names the interface.
+    let exit = HopExit::Out {
+        ifindex: 0,
+        peer: false,
+        line: 0,
+    };
+    let hop = Hop::new(shared.counters.counting(), 0, exit, Hook::Tcx.drop());
+    LEAVE.load(Hook::Tcx, bytemuck::bytes_of(&hop), &shared.maps(Hook::Tcx))
 }
 
 fn load(shared: &PlaneResources, line: u32) -> Result<OwnedFd, Error> {

@@ -51,11 +51,14 @@ impl Loader<'_> {
         };
         let mut maps = Vec::new();
         let mut exit = match &segment.exit {
-            Exit::Egress { ifindex, peer } => HopExit::Out {
-                ifindex: *ifindex,
-                peer: *peer && hook == Hook::Tcx,
-                line: egress_line(lines, config.positions),
-            },
+            Exit::Egress {
+                ifindex,
+                peer,
+                by_stack,
+            } => {
+                let line = egress_line(lines, config.positions);
+                HopExit::at_egress(hook, *ifindex, (*peer, *by_stack), line)
+            }
             Exit::Qdisc { .. } | Exit::Departure { .. } => HopExit::Next {
                 slot: loaded.slots.start() + functions,
             },

@@ -23,6 +23,7 @@ pub fn port() -> PortConfig {
         ifindex: LOOPBACK,
         opposite: None,
         single_queue: false,
+        behind_link: false,
     }
 }
 
@@ -43,6 +44,7 @@ pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig 
             exit: Exit::Egress {
                 ifindex: LOOPBACK,
                 peer: false,
+                by_stack: false,
             },
         }],
     }

@@ -20,10 +20,13 @@ const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
 const STRING_BYTES: usize = 32;
 const WORD_BYTES: usize = size_of::<u32>();
+/// Length of struct `ethtool_link_settings`, words.
+const SETTINGS_WORDS: usize = 12;
 /// Largest number of features that this module reads. Devices have fewer features.
 const MAX_FEATURES: usize = 1 << 12;
 
@@ -43,15 +46,18 @@ pub enum Offload {
     /// The kernel merges received packets (GRO). On a veth this also turns NAPI on, which an XDP
     /// redirect to the veth's peer needs.
     GenericReceive,
+    /// The sender leaves a VLAN tag for the card to put into the frame.
+    TransmitVlan,
 }
 
 /// Offloads that leave a packet unfinished or merge several packets into one packet.
-const UNFINISHED: [Offload; 5] = [
+const UNFINISHED: [Offload; 6] = [
     Offload::TransmitChecksum,
     Offload::ScatterGather,
     Offload::Segmentation,
     Offload::GenericSegmentation,
     Offload::GenericReceive,
+    Offload::TransmitVlan,
 ];
 
 impl Offload {
@@ -70,6 +76,10 @@ impl Offload {
             }
             Self::GenericSegmentation => feature == "tx-generic-segmentation",
             Self::GenericReceive => feature == "rx-gro",
+            // tx-vlan-hw-insert and tx-vlan-stag-hw-insert.
+            Self::TransmitVlan => {
+                feature.starts_with("tx-vlan-") && feature.ends_with("-hw-insert")
+            }
         }
     }
 }
@@ -193,6 +203,28 @@ impl Ethtool {
         }
     }
 
+    /// Returns the speed of the link, Mbit/s; `None` if the driver does not report the speed.
+    pub fn speed_mbit(&self, link: &str) -> Result<Option<u32>> {
+        let action = format!("read the speed of link `{link}`");
+        // struct ethtool_link_settings: the command, the speed, seven bytes, and the length of the
+        // three bit masks that follow the struct. The kernel answers a wrong length with the right
+        // one, as a negative number.
+        let mut header = [0; SETTINGS_WORDS];
+        header[0] = ETHTOOL_GLINKSETTINGS;
+        match self.request(link, &action, &mut header) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+            outcome => outcome?,
+        }
+        let [.., masks] = header[3].to_ne_bytes();
+        let masks = masks.cast_signed().unsigned_abs();
+        let mut buffer = vec![0; SETTINGS_WORDS + 3 * usize::from(masks)];
+        buffer[0] = ETHTOOL_GLINKSETTINGS;
+        buffer[3] = u32::from_ne_bytes([0, 0, 0, masks]);
+        self.request(link, &action, &mut buffer)?;
+        // `SPEED_UNKNOWN` is -1.
+        Ok(Some(buffer[1]).filter(|speed| (1..=i32::MAX.unsigned_abs()).contains(speed)))
+    }
+
     fn write(&self, link: &str, is_changed: impl Fn(&str) -> bool, on: bool) -> Result<()> {
         // Two words for each 32 features: a mask of the features to change, and their new values.
         let blocks = self.names.len().div_ceil(32);
@@ -275,13 +307,14 @@ mod tests {
     use crate::link::VethEnd;
     use crate::tests::{Namespace, root_or_skip, stdout_of};
 
-    const ALL: [Offload; 6] = [
+    const ALL: [Offload; 7] = [
         Offload::TransmitChecksum,
         Offload::ReceiveChecksum,
         Offload::ScatterGather,
         Offload::Segmentation,
         Offload::GenericSegmentation,
         Offload::GenericReceive,
+        Offload::TransmitVlan,
     ];
 
     /// Creates a veth pair in the namespace. Returns a handle for the namespace.
@@ -344,6 +377,22 @@ mod tests {
     }
 
     #[test]
+    fn the_speed_is_that_of_the_handles_namespace() {
+        if !root_or_skip("the_speed_is_that_of_the_handles_namespace") {
+            return;
+        }
+        let namespace = Namespace::new("ethtool3");
+        let ethtool = create_veth_in(&namespace);
+        let name = namespace.name().unwrap();
+        stdout_of("ip", &["-n", name, "link", "set", "mya", "up"]);
+        let shown = ["netns", "exec", name, "cat", "/sys/class/net/mya/speed"];
+        let shown: u32 = stdout_of("ip", &shown).trim().parse().unwrap();
+        assert_eq!(ethtool.speed_mbit("mya").unwrap(), Some(shown));
+        assert_eq!(ethtool.speed_mbit("lo").unwrap(), None);
+        assert!(ethtool.speed_mbit("absent").unwrap_err().is_not_found());
+    }
+
+    #[test]
     fn errors_name_fixed_features_and_missing_links() {
         if !root_or_skip("errors_name_fixed_features_and_missing_links") {
             return;
@@ -379,6 +428,7 @@ mod tests {
             ("tx-gso-list", 1),
             ("rx-gro", 1),
             ("rx-checksum", 1),
+            ("tx-vlan-stag-hw-insert", 1),
             // These features select how GRO merges, and have no effect without GRO.
             ("rx-gro-list", 0),
             ("rx-udp-gro-forwarding", 0),

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::LinkId;
+use crate::link::{Link, LinkId};
 use crate::netlink::{Netlink, Request};
 use crate::process::Process;
 use crate::{bpffs, cgroup, htb, link, netns, procfs};
@@ -39,16 +39,9 @@ pub enum Resource {
         name: String,
     },
     /// The promiscuous mode of another program's link, if the mode was off before this run.
-    Promiscuous {
-        /// Name of the link.
-        name: String,
-    },
-    /// The qdisc that [`htb::create`] or [`crate::fq::create`] added to a link in the namespace of
-    /// the process that removes it.
-    Qdisc {
-        /// Name of the link.
-        name: String,
-    },
+    Promiscuous(ForeignLink),
+    /// The qdisc that [`htb::create`] or [`crate::fq::create`] added to another program's link.
+    Qdisc(ForeignLink),
     /// A mounted eBPF file system with its pinned objects.
     Bpffs {
         /// Mount point of the file system.
@@ -80,6 +73,67 @@ pub enum Resource {
         /// Path of the directory.
         path: PathBuf,
     },
+}
+
+/// Another program's link. The other program may rename the link, and give the old name to another
+/// link. So the index in the link's namespace identifies the link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForeignLink {
+    /// Name of the link when the record was written.
+    pub name: String,
+    /// Interface index. `None` in a journal of an older version: the name identifies the link, in
+    /// the namespace of the process that removes the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ifindex: Option<u32>,
+    /// Cookie of the link's network namespace ([`Netlink::namespace_cookie`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<u64>,
+}
+
+impl ForeignLink {
+    /// Describes a link in the namespace of `netlink`.
+    pub fn new(netlink: &Netlink, link: &Link) -> Result<Self> {
+        Ok(Self {
+            name: link.name.clone(),
+            ifindex: Some(link.index),
+            namespace: Some(netlink.namespace_cookie()?),
+        })
+    }
+
+    /// Finds the link, with a socket in the link's namespace. Returns `None` if the link or the
+    /// namespace does not exist, or if the namespace has no name.
+    fn find(&self) -> Result<Option<(Netlink, Link)>> {
+        let mut netlink = Netlink::open()?;
+        if let Some(cookie) = self.namespace
+            && netlink.namespace_cookie()? != cookie
+        {
+            match netns::find_by_cookie(cookie) {
+                Some(namespace) => netlink = Netlink::open_in(&namespace)?,
+                None => return Ok(None),
+            }
+        }
+        let found = match self.ifindex {
+            Some(index) => netlink.link_by_index(index),
+            None => netlink.link(&self.name),
+        };
+        match found {
+            Ok(link) => Ok(Some((netlink, link))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Applies a change to the link, if the link still exists.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Netlink, &LinkId) -> Result<Option<Request>>,
+    ) -> Result<()> {
+        let Some((mut netlink, link)) = self.find()? else {
+            return Ok(());
+        };
+        let request = change(&mut netlink, &link.id())?;
+        ignore_missing_link(netlink.apply(request))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -282,12 +336,12 @@ impl Journal {
 pub fn remove(resource: &Resource) -> Result<()> {
     match resource {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
-        Resource::Link { name } => change_link(name, |_, link| Ok(Some(link::delete(link)))),
-        Resource::Promiscuous { name } => {
-            change_link(name, |_, link| Ok(Some(link::set_promiscuous(link, false))))
+        Resource::Link { name } => delete_link(name),
+        Resource::Promiscuous(link) => {
+            link.change(|_, link| Ok(Some(link::set_promiscuous(link, false))))
         }
         // `own_qdisc` ignores another program's qdisc.
-        Resource::Qdisc { name } => change_link(name, |netlink, link| {
+        Resource::Qdisc(link) => link.change(|netlink, link| {
             Ok(htb::own_qdisc(netlink, link)?.map(|kind| htb::delete(link, &kind)))
         }),
         Resource::Bpffs { path } => bpffs::unmount(path),
@@ -322,16 +376,14 @@ fn remove_hugepages(prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// Applies a change to a link, if the link still exists.
-fn change_link(
-    name: &str,
-    change: impl FnOnce(&mut Netlink, &LinkId) -> Result<Option<Request>>,
-) -> Result<()> {
+/// Removes a link of this run, if the link still exists.
+fn delete_link(name: &str) -> Result<()> {
     let mut netlink = Netlink::open()?;
-    let outcome = netlink.link(name).and_then(|found| {
-        let request = change(&mut netlink, &found.id())?;
-        netlink.apply(request)
-    });
+    let found = netlink.link(name);
+    ignore_missing_link(found.and_then(|found| netlink.apply([link::delete(&found.id())])))
+}
+
+fn ignore_missing_link(outcome: Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.is_not_found() => Ok(()),
         other => other,
@@ -375,7 +427,7 @@ mod tests {
     use super::*;
     use crate::link::VethEnd;
     use crate::netns::Netns;
-    use crate::tests::{Child, link_name, namespace_name, root_or_skip};
+    use crate::tests::{Child, Namespace, link_name, namespace_name, root_or_skip, stdout_of};
     use proptest::prelude::*;
 
     /// Removes the resources that a failed test leaves behind.
@@ -516,6 +568,79 @@ mod tests {
         for resource in &resources {
             remove(resource).unwrap();
         }
+    }
+
+    #[test]
+    fn a_record_of_an_older_version_has_no_index() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let line = |verb: &str, kind: &str| {
+            format!("{{\"{verb}\":{{\"kind\":\"{kind}\",\"name\":\"eth0\"}}}}\n")
+        };
+        let removed = line("intended", "qdisc") + &line("removed", "qdisc");
+        fs::write(&path, line("intended", "promiscuous") + &removed).unwrap();
+        let old = Resource::Promiscuous(ForeignLink {
+            name: "eth0".into(),
+            ifindex: None,
+            namespace: None,
+        });
+        let journal = Journal::open(&path).unwrap();
+        assert_eq!(journal.replay(), [old]);
+        let new = Resource::Qdisc(ForeignLink {
+            name: "eth0".into(),
+            ifindex: Some(7),
+            namespace: Some(u64::MAX),
+        });
+        journal.record_intent(&new).unwrap();
+        assert_eq!(Journal::open(&path).unwrap().replay()[0], new);
+    }
+
+    #[test]
+    fn promiscuous_mode_is_undone_on_the_link_with_the_index_and_on_no_other() {
+        if !root_or_skip("promiscuous_mode_is_undone_on_the_link_with_the_index_and_on_no_other") {
+            return;
+        }
+        let home = Namespace::new("index");
+        let mut netlink = Netlink::open_in(&home).unwrap();
+        let mut create = |name: &str| {
+            netlink.apply([link::create_bridge(name).unwrap()]).unwrap();
+            let made = netlink.link(name).unwrap();
+            netlink
+                .apply([link::set_promiscuous(&made.id(), true)])
+                .unwrap();
+            made
+        };
+        let first = create("first");
+        let recorded = Resource::Promiscuous(ForeignLink::new(&netlink, &first).unwrap());
+        // Another program renames the link and gives its name to another link.
+        let ip = |arguments: &[&str]| {
+            stdout_of("ip", &[&["-n", home.name().unwrap()], arguments].concat())
+        };
+        let promiscuous = |name: &str| ip(&["link", "show", name]).contains("PROMISC");
+        ip(&["link", "set", "first", "name", "renamed"]);
+        ip(&["link", "add", "first", "type", "bridge"]);
+        ip(&["link", "set", "first", "promisc", "on"]);
+        // The link that has the index in another namespace is another link.
+        let other = Namespace::new("index2");
+        let index = first.index.to_string();
+        let name = other.name().unwrap();
+        stdout_of(
+            "ip",
+            &[
+                "-n", name, "link", "add", "x", "index", &index, "type", "bridge",
+            ],
+        );
+        stdout_of("ip", &["-n", name, "link", "set", "x", "promisc", "on"]);
+        let shown = || stdout_of("ip", &["-n", name, "link", "show", "x"]);
+        // From the other namespace, as a later agent may run there.
+        other.enter(|| remove(&recorded)).unwrap().unwrap();
+        assert!(!promiscuous("renamed") && promiscuous("first"));
+        assert!(shown().contains("PROMISC"), "{}", shown());
+        ip(&["link", "del", "renamed"]);
+        home.enter(|| remove(&recorded)).unwrap().unwrap();
+        drop((netlink, home));
+        other.enter(|| remove(&recorded)).unwrap().unwrap();
+        assert!(shown().contains("PROMISC"), "{}", shown());
     }
 
     #[test]

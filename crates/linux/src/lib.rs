@@ -15,6 +15,7 @@
 //! | limit the idle states of cores | [`pm_qos`] |
 //! | read the offset of the clocks | [`time_namespace`] |
 //! | set cores and priorities of threads | [`affinity`], [`sched`]; [`napi`] for receive work |
+//! | keep mounts after the end of a process | [`mount_namespace`] |
 //! | observe processes and their times | [`process`], [`procfs`], [`schedstat`] |
 //! | limit the resources of processes | [`cgroup`], v2 and v1 |
 //! | detect properties of this machine | [`machine`], [`feature`], [`capability`] |
@@ -50,6 +51,7 @@ pub mod journal;
 pub mod link;
 mod link_losses;
 pub mod machine;
+pub mod mount_namespace;
 pub mod napi;
 pub mod neighbour;
 pub mod netlink;

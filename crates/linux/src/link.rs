@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
-    LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, LinkXdp, State,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoMacVlan, InfoMacVtap,
+    InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    LinkXdp, MacVlanMode, MacVtapMode, State,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -62,6 +63,13 @@ pub struct Link {
     pub promiscuous: bool,
     /// `veth`, `bridge`, ...; empty for hardware and loopback.
     pub kind: String,
+    /// Link layer, by its name in `if_arp.h` without `ARPHRD_`: `ETHER`, `PPP`, `NONE`, ...
+    pub link_layer: String,
+    /// Whether packets at the link have an Ethernet header. Loopback packets have one too.
+    pub has_ethernet_header: bool,
+    /// Whether the link is a macvlan or macvtap in bridge mode. Such a link delivers frames to the
+    /// addresses of its lower link.
+    pub is_macvlan_bridge: bool,
     /// Number of allocated transmit queues.
     pub tx_queues: u32,
     /// Number of allocated receive queues.
@@ -336,8 +344,11 @@ fn parse_link(message: &RouteNetlinkMessage) -> Option<Link> {
         return None;
     };
     let flags = message.header.flags;
+    let link_layer = message.header.link_layer_type;
     let mut link = Link {
         index: message.header.index,
+        link_layer: link_layer.to_string(),
+        has_ethernet_header: matches!(link_layer, LinkLayerType::Ether | LinkLayerType::Loopback),
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
         promiscuous: flags.contains(LinkFlags::Promisc),
@@ -362,6 +373,7 @@ fn parse_link(message: &RouteNetlinkMessage) -> Option<Link> {
                 }) {
                     link.kind = kind;
                 }
+                link.is_macvlan_bridge = infos.iter().any(is_macvlan_bridge);
             }
             LinkAttribute::Xdp(states) => {
                 link.xdp_program = states.iter().find_map(|state| match state {
@@ -373,6 +385,18 @@ fn parse_link(message: &RouteNetlinkMessage) -> Option<Link> {
         }
     }
     Some(link)
+}
+
+fn is_macvlan_bridge(info: &LinkInfo) -> bool {
+    match info {
+        LinkInfo::Data(InfoData::MacVlan(data)) => {
+            data.contains(&InfoMacVlan::Mode(MacVlanMode::Bridge))
+        }
+        LinkInfo::Data(InfoData::MacVtap(data)) => {
+            data.contains(&InfoMacVtap::Mode(MacVtapMode::Bridge))
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ pub fn move_receive_work_to_core(
     let before = find_threads(link)?;
     match netns {
         Some(netns) => netns.enter(|| write_in_private_sysfs(link))??,
-        // The sysfs of this namespace is already mounted.
-        None => write_threaded(link).map_err(|error| make_error(link, error))?,
+        // `/sys` may show another network namespace than the thread's.
+        None => write_in_private_sysfs(link)?,
     }
     let made: Vec<u32> = find_threads(link)?
         .into_iter()
@@ -59,10 +59,6 @@ fn make_error(link: &str, error: std::io::Error) -> Error {
     }
 }
 
-fn write_threaded(link: &str) -> std::io::Result<()> {
-    fs::write(format!("/sys/class/net/{link}/threaded"), "1")
-}
-
 /// Writes the link's attribute through a private mount of sysfs, which shows the calling thread's
 /// network namespace.
 fn write_in_private_sysfs(link: &str) -> Result<()> {
@@ -73,7 +69,7 @@ fn write_in_private_sysfs(link: &str) -> Result<()> {
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
-        write_threaded(link)
+        fs::write(format!("/sys/class/net/{link}/threaded"), "1")
     };
     thread::scope(|scope| scope.spawn(write).join())
         .unwrap_or_else(|_| Err(std::io::Error::other("the thread panicked")))

@@ -5,7 +5,7 @@
 //! thread then leaves that namespace.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_CREATE, NLM_F_DUMP,
@@ -14,6 +14,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use nix::errno::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
@@ -104,6 +105,26 @@ impl Netlink {
     /// Opens a socket in `namespace`.
     pub fn open_in(namespace: &Netns) -> Result<Self> {
         namespace.enter(Self::open)?
+    }
+
+    /// Returns the cookie of the socket's namespace: a number that no other namespace has until the
+    /// machine restarts. (The kernel reuses the inode numbers of namespaces.)
+    pub fn namespace_cookie(&self) -> Result<u64> {
+        let mut cookie = 0_u64;
+        let mut length = size_of::<u64>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has that length.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_NETNS_COOKIE,
+                (&raw mut cookie).cast(),
+                &raw mut length,
+            )
+        };
+        Errno::result(result)
+            .map(|_| cookie)
+            .map_err(|errno| Error::os("read the cookie of a network namespace", errno))
     }
 
     /// Applies `requests` in order. Returns the first error. The kernel processes all requests of

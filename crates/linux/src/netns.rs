@@ -197,6 +197,22 @@ impl AsFd for Netns {
     }
 }
 
+/// Finds the namespace with this cookie ([`Netlink::namespace_cookie`]) among the named namespaces
+/// and the namespace of process 1.
+pub(crate) fn find_by_cookie(cookie: u64) -> Option<Netns> {
+    let names = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    let named = names.filter_map(|entry| Netns::open(&entry.file_name().to_string_lossy()).ok());
+    let first = File::open("/proc/1/ns/net").map(|file| Netns {
+        name: None,
+        fd: file.into(),
+    });
+    let mut candidates = named.chain(first.ok());
+    candidates.find(|candidate| {
+        let found = Netlink::open_in(candidate).and_then(|netlink| netlink.namespace_cookie());
+        found.is_ok_and(|found| found == cookie)
+    })
+}
+
 /// Removes the name. The kernel removes the namespace and its links after the namespace's last
 /// process and handle.
 pub fn delete(name: &str) -> Result<()> {

@@ -7,6 +7,7 @@ mod crowd;
 mod deployed;
 mod direct;
 mod fed_functions;
+mod own_links;
 mod programs;
 mod ring;
 mod stalls;

@@ -56,6 +56,10 @@ steps! {
     door_tcx = (150.0, 0.0);
     /// The front door at XDP: parse, classify, count, stamp.
     door_xdp = (150.0, 0.0);
+    /// Over the entry link of a virtual port to the front door behind it, which takes packets of
+    /// wire size with whole checksums.
+    #[serde(default = "default_entry_link")]
+    entry_link = (900.0, 0.05);
     /// Converts an skb to a frame: extra cost of XDP at a virtual link.
     xdp_frame = (770.0, 0.02);
     /// Converts a frame to an skb: extra cost of tcx at a driver with native XDP.
@@ -94,6 +98,10 @@ steps! {
 }
 
 /// Default for calibration files of earlier releases.
+fn default_entry_link() -> Cost {
+    StepCosts::default().entry_link
+}
+
 fn default_link() -> Cost {
     StepCosts::default().link
 }

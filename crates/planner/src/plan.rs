@@ -28,6 +28,10 @@ pub struct Plan {
     pub ports: Option<Ports>,
     /// The hook that takes the chain's packets: `xdp` or `tcx`.
     pub hook: Hook,
+    /// Whether packets reach the front door over an entry link, which makes super-packets packets
+    /// of wire size and completes checksums.
+    #[serde(default)]
+    pub entry_link: bool,
     /// How the functions share processes.
     pub mapping: Mapping,
     /// The reason for this mapping.

@@ -12,7 +12,7 @@ use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
 use self::mapping::add_rings;
 use self::place::Placement;
-use self::problem::{Ends, Problem};
+use self::problem::{Ends, Problem, needs_entry_link};
 use self::reach::{Crossings, step_parts};
 use crate::classify::required_space;
 use crate::costs::Costs;
@@ -46,7 +46,7 @@ pub(crate) fn plan_with_mapping(
     let problem = Problem::new(chain, costs, machine, frame_bytes)?;
     let (hook, placement) = problem.solve().ok_or_else(|| hook_conflict(chain))?;
 
-    let ends = Ends::new(hook, machine, costs, problem.distributed);
+    let ends = Ends::new(hook, chain, machine, costs);
     let mut crossings = Crossings::default();
     let mut hops = plan_hops(
         &problem,
@@ -71,6 +71,7 @@ pub(crate) fn plan_with_mapping(
         owner: chain.owner().to_owned(),
         ports: chain.ports.clone(),
         hook,
+        entry_link: needs_entry_link(hook, chain, machine),
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
             mapping => mapping,

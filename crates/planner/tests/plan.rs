@@ -160,6 +160,14 @@ fn ports_select_the_hook_of_a_kernel_chain() {
         ),
         (Native, Native, "", Hook::Xdp, "door_xdp", "egress_xdp"),
         (
+            Virtual,
+            Virtual,
+            "  hook: xdp\n",
+            Hook::Xdp,
+            "entry_link + xdp_frame + door_xdp",
+            "egress_redirect",
+        ),
+        (
             EndHost,
             EndHost,
             "  hook: xdp\n",
@@ -263,6 +271,7 @@ fn costs_of(figures: &[u32]) -> Costs {
     for cost in [
         &mut steps.door_tcx,
         &mut steps.door_xdp,
+        &mut steps.entry_link,
         &mut steps.xdp_frame,
         &mut steps.tcx_skb,
         &mut steps.hop,
@@ -291,7 +300,7 @@ proptest! {
     #[test]
     fn no_pins_cost_less_than_the_plan(
         kinds in prop::collection::vec(0..3_usize, 1..=5),
-        figures in prop::collection::vec(0..3000_u32, 18),
+        figures in prop::collection::vec(0..3000_u32, 19),
         native: bool,
     ) {
         let costs = costs_of(&figures);

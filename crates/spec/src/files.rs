@@ -86,6 +86,18 @@ impl FileResolver for BTreeMap<String, FileContents> {
     }
 }
 
+/// Reads a text file without a UTF-8 byte order mark, which some editors write at the start.
+///
+/// # Errors
+/// The resolver cannot read the file, or the file is not text. The error is the reason.
+pub(crate) fn read_text(files: &dyn FileResolver, path: &str) -> Result<String, String> {
+    let mut text = files.read(path)?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    Ok(text)
+}
+
 /// Refuses every file; for chain files that name no file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoFiles;
@@ -117,5 +129,15 @@ mod tests {
         let broken = r#"{"a": {"base64": "?"}}"#;
         let files: BTreeMap<String, FileContents> = serde_json::from_str(broken).unwrap();
         assert!(files.read_bytes("a").is_err());
+    }
+
+    #[test]
+    fn a_text_file_is_read_without_its_byte_order_mark() {
+        let marked = "\u{feff}a\u{feff}b";
+        let file = FileContents::from(marked.as_bytes().to_vec());
+        let files = BTreeMap::from([("a".to_owned(), file)]);
+        assert_eq!(read_text(&files, "a").as_deref(), Ok("a\u{feff}b"));
+        // A binary file may start with the same bytes.
+        assert_eq!(files.read_bytes("a").as_deref(), Ok(marked.as_bytes()));
     }
 }

@@ -28,6 +28,19 @@ fn read(config: &str, file: &str) -> Result<DpiConfig, Vec<String>> {
 const FILE: &str = "{ patternsFile: ids.patterns }";
 
 #[test]
+fn a_byte_order_mark_is_not_part_of_the_first_pattern() {
+    let config = read(FILE, "\u{feff}/abc/i\r\ndef\r\n").unwrap();
+    let found: Vec<_> = config
+        .patterns()
+        .map(|(_, p)| (&*p.regex, p.line))
+        .collect();
+    assert_eq!(found, [("abc", 1), ("def", 2)]);
+    // The mark must not hide an unknown flag.
+    let errors = read(FILE, "\u{feff}/abc/x").unwrap_err();
+    assert!(errors[0].contains("flag"), "{errors:?}");
+}
+
+#[test]
 fn patterns_of_list_and_file_have_their_locations() {
     let config = read(
         "{ patterns: [ a.b, { pattern: /C/i, action: mark }, { pattern: 12 } ], patternsFile: ids.patterns, \

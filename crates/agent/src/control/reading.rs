@@ -9,6 +9,7 @@ use myelin_policy::sla::{Binding, LossCounter, LossPlace, Reading, WorkerTimes};
 use myelin_spec::{OnFailure, Space};
 
 use crate::node::chains::{Generation, RunningChain};
+use crate::node::entrance::Entrance;
 
 /// Reads a chain. `netlink` reads the losses of interfaces. Without `netlink` these losses count as
 /// zero.
@@ -51,6 +52,14 @@ fn read_loss_counters(
     netlink: Option<&mut Netlink>,
 ) -> Vec<LossCounter> {
     let mut loss_counters = generation.layout.loss_counters();
+    let entrance = generation.entrance.as_ref();
+    if let Some(interface) = entrance.and_then(Entrance::near) {
+        loss_counters.push(LossCounter {
+            place: LossPlace::Inner { interface },
+            next_position: Some(0),
+            lost: 0,
+        });
+    }
     let Some(netlink) = netlink else {
         loss_counters.retain(|counter| counter.place.is_ring());
         return loss_counters;
@@ -64,7 +73,7 @@ fn read_loss_counters(
         return loss_counters;
     };
     // A removed interface loses no more packets.
-    if let Ok(lost) = netlink.transmit_losses(egress.ifindex) {
+    if let Ok(lost) = egress.read_losses(netlink) {
         loss_counters.push(LossCounter {
             place: LossPlace::Egress {
                 interface: egress.ifindex,

@@ -17,8 +17,9 @@ use crate::deploy::plan::PlannedChain;
 use crate::deploy::with_chain_name;
 use crate::node::Parts;
 use crate::node::chains::{ChainPorts, Generation, RunningChain, kernel_hook};
+use crate::node::entrance::Entrance;
 use crate::node::layout::{FrontDoor, Layout};
-use crate::node::ports::XdpAttachment;
+use crate::node::ports::{PortLease, XdpAttachment};
 
 /// The input of a layout's build step: the chain to build, its plan and its ports.
 #[derive(Clone, Copy)]
@@ -26,11 +27,27 @@ struct LayoutJob<'a> {
     chain: &'a ServiceChain,
     plan: &'a Plan,
     ports: &'a ChainPorts,
+    /// The way to the front door; `None` between DPDK devices.
+    entrance: Option<&'a Entrance>,
     spi: u32,
     generation: u16,
     /// The policer of the kernel's front door.
     policer: Option<&'a Arc<Policer>>,
     is_cancelled: &'a dyn Fn() -> bool,
+}
+
+impl LayoutJob<'_> {
+    /// The longest IP packet of the chain's ports, bytes.
+    fn longest_mtu(&self) -> Result<u32, ApiError> {
+        let (_, ingress, egress) = self.ports.kernel_ports()?;
+        Ok(ingress.mtu.max(egress.mtu))
+    }
+
+    /// The port with the front door.
+    fn door(&self) -> Result<&PortLease, ApiError> {
+        let door = self.entrance.map(|entrance| &entrance.door);
+        door.ok_or_else(|| ApiError::failed("a chain between DPDK devices has no front door"))
+    }
 }
 
 /// A complete generation that gets no packets yet. Dropping the value removes the generation.
@@ -57,6 +74,8 @@ pub(crate) fn build_chain(
     let PlacedChain {
         planned,
         ports,
+        entrance,
+        spi,
         claims,
     } = placed;
     let PlannedChain {
@@ -66,15 +85,14 @@ pub(crate) fn build_chain(
         ..
     } = planned;
     let previous = running.as_ref().map(|running| running.generation());
-    let (spi, number) = match (&running, &previous) {
-        (Some(running), Some(previous)) => (running.spi, previous.number.wrapping_add(1)),
-        _ => (parts.take_spi(), 0),
-    };
+    let next = |previous: &Arc<Generation>| previous.number.wrapping_add(1);
+    let number = previous.as_ref().map_or(0, next);
     let policer = keep_or_create_policer(parts, &chain, previous.as_deref())?;
     let job = LayoutJob {
         chain: &chain,
         plan: &plan,
         ports: &ports,
+        entrance: entrance.as_ref(),
         spi,
         generation: number,
         policer: policer.as_ref(),
@@ -88,17 +106,12 @@ pub(crate) fn build_chain(
         number,
         policer,
         layout,
+        entrance,
         chain,
         plan,
     };
-    let has_xdp =
-        |running: &Arc<RunningChain>| running.change(|generations| generations.xdp.is_some());
-    let xdp = if running.as_ref().is_some_and(has_xdp) {
-        None
-    } else {
-        let attached = attach_xdp_door(&generation, &ports, running.is_none());
-        attached.map_err(|error| with_chain_name(&generation.chain, error))?
-    };
+    let xdp = attach_xdp_door(&generation, running.as_deref());
+    let xdp = xdp.map_err(|error| with_chain_name(&generation.chain, error))?;
     Ok(BuiltChain {
         xdp,
         generation,
@@ -138,10 +151,10 @@ fn keep_or_create_policer(
     }
 }
 
+/// Attaches the front door at XDP, unless the running chain has done so.
 fn attach_xdp_door(
     generation: &Generation,
-    ports: &ChainPorts,
-    is_new: bool,
+    running: Option<&RunningChain>,
 ) -> Result<Option<XdpAttachment>, ApiError> {
     let FrontDoor::Kernel(loaded) = generation.layout.front_door() else {
         return Ok(None);
@@ -149,11 +162,17 @@ fn attach_xdp_door(
     if kernel_hook(&generation.plan) != Hook::Xdp {
         return Ok(None);
     }
-    let (_, ingress, _) = ports.kernel_ports()?;
-    if is_new {
+    let port = &generation.entrance()?.door;
+    let is_attached = |running: &RunningChain| {
+        running.change(|generations| generations.xdp.iter().any(|xdp| xdp.is_at(port)))
+    };
+    if running.is_some_and(is_attached) {
+        return Ok(None);
+    }
+    if running.is_none() {
         // Set the entry before the door attaches, because a later change must wait for running
         // programs.
-        ingress.door().set_fast_path(loaded);
+        port.door().set_fast_path(loaded);
     }
-    XdpAttachment::attach(ingress.clone()).map(Some)
+    XdpAttachment::attach(port.clone()).map(Some)
 }

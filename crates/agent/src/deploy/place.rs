@@ -8,6 +8,7 @@ use crate::deploy::with_chain_name;
 use crate::node::Parts;
 use crate::node::chains::ChainPorts;
 use crate::node::circuit::Circuit;
+use crate::node::entrance::Entrance;
 use crate::node::ports::QueueClaim;
 use crate::node::workers::Key;
 
@@ -15,6 +16,9 @@ use crate::node::workers::Key;
 pub(crate) struct PlacedChain {
     pub(crate) planned: PlannedChain,
     pub(crate) ports: ChainPorts,
+    /// The way to the front door; `None` between DPDK devices.
+    pub(crate) entrance: Option<Entrance>,
+    pub(crate) spi: u32,
     /// Claims on the port queues, until the worker has its sockets there.
     pub(crate) claims: Vec<QueueClaim>,
 }
@@ -29,25 +33,41 @@ pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain,
             Some(running) => running.ports.clone(),
             None => make_ports(parts, &planned.chain, &planned.circuit)?,
         };
-        let claims = claim_queues(&planned, &ports)?;
-        Ok((ports, claims))
+        let spi = match &planned.running {
+            Some(running) => running.spi,
+            None => parts.take_spi(),
+        };
+        let over_link = planned.plan.entry_link;
+        let entrance = match ports.kernel_ports() {
+            Ok((_, ingress, _)) => Some(Entrance::open(parts, ingress, over_link, spi)?),
+            Err(_) => None,
+        };
+        let claims = claim_queues(&planned, &ports, entrance.as_ref())?;
+        Ok((ports, entrance, spi, claims))
     };
-    let (ports, claims) = placed().map_err(|error| with_chain_name(&planned.chain, error))?;
+    let placed = placed().map_err(|error| with_chain_name(&planned.chain, error))?;
+    let (ports, entrance, spi, claims) = placed;
     Ok(PlacedChain {
         planned,
         ports,
+        entrance,
+        spi,
         claims,
     })
 }
 
 /// Claims the port queues for the chain's worker, as planned.
-fn claim_queues(planned: &PlannedChain, ports: &ChainPorts) -> Result<Vec<QueueClaim>, ApiError> {
-    if !planned.plan.binds_ports() || planned.chain.is_over_dpdk() {
+fn claim_queues(
+    planned: &PlannedChain,
+    ports: &ChainPorts,
+    entrance: Option<&Entrance>,
+) -> Result<Vec<QueueClaim>, ApiError> {
+    let Some(entrance) = entrance.filter(|_| planned.plan.binds_ports()) else {
         return Ok(Vec::new());
-    }
+    };
     let key = Key::of(&planned.chain, &ports.made_by);
-    let (_, ingress, egress) = ports.kernel_ports()?;
-    let ports = [ingress, egress].into_iter();
+    let (_, _, egress) = ports.kernel_ports()?;
+    let ports = [&entrance.door, egress].into_iter();
     ports
         .map(|port| QueueClaim::claim(port.clone(), &key))
         .collect()

@@ -1,22 +1,23 @@
 //! Step 2: plans each chain of a file for this node. Inspects the node and makes nothing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use myelin_linux::affinity;
+use myelin_linux::ethtool::Ethtool;
 use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
 use myelin_planner::admission::Site;
 use myelin_planner::{Costs, Machine, Plan, PortKind};
-use myelin_spec::{Mapping, ServiceChain, Space};
+use myelin_spec::{Hook, Mapping, ServiceChain, Space};
 
 use crate::api::ApiError;
 use crate::deploy::revision;
 use crate::node::black_box;
 use crate::node::chains::{ChainPorts, Chains, RunningChain};
-use crate::node::circuit::{Circuit, MTU, find_named_links};
-use crate::node::ports::{Port, read_receive_queues};
+use crate::node::circuit::{Circuit, LARGEST_MTU, MTU, find_links_of_ports, find_named_links};
+use crate::node::port_faults;
+use crate::node::ports::{Port, PortKey, Ports, read_receive_queues};
 use crate::node::workers::Key;
 use crate::pool::Pool;
 
@@ -69,7 +70,7 @@ struct PlannedPort {
 pub(crate) struct NodeView<'a> {
     pub(crate) chains: &'a Chains,
     pub(crate) circuits: &'a Pool<String, Circuit>,
-    pub(crate) ports: &'a Pool<u32, Port>,
+    pub(crate) ports: &'a Ports,
 }
 
 /// Plans the chains in file order. The caller has reserved their names.
@@ -128,7 +129,8 @@ impl FilePlanner {
             let plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
             (machine.clone(), Site::planned(&chain, &machine), plan)
         } else {
-            self.plan_between_ports(node, &chain, &circuit, costs)?
+            let ends = inspect_ports(node, &chain, &circuit, running.as_deref())?;
+            self.plan_between_ports(&chain, &circuit, ends, costs)?
         };
         match &running {
             Some(running) => revision::check_worker(running, &chain, &plan)?,
@@ -147,18 +149,18 @@ impl FilePlanner {
 
     fn plan_between_ports(
         &mut self,
-        node: NodeView<'_>,
         chain: &ServiceChain,
         circuit: &CircuitUse,
+        [ingress, egress]: [PlannedPort; 2],
         costs: &Costs,
     ) -> Result<(Machine, Site, Plan), ApiError> {
-        let [ingress, egress] = inspect_ports(node, chain, circuit)?;
         let machine = Machine {
             egress_bps: egress.bps,
             ingress_mtu: ingress.mtu,
             ..planner_machine(ingress.kind, egress.kind)
         };
         let mut plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
+        check_mtu(chain, &plan, &ingress)?;
         if plan.binds_ports() {
             let ends = [&ingress, &egress];
             let other_owner = ends
@@ -177,7 +179,7 @@ impl FilePlanner {
         let Key { owner, circuit } = Key::of(chain, &circuit.made_by);
         let site = Site {
             ingress: ingress.name,
-            queues: ingress.queues,
+            queues: if plan.entry_link { 1 } else { ingress.queues },
             egress: egress.name,
             worker: format!("{owner}@{circuit}"),
             core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
@@ -273,6 +275,21 @@ fn check_worker(
     )))
 }
 
+/// Refuses a chain whose functions cannot take the longest packets of its ingress interface.
+fn check_mtu(chain: &ServiceChain, plan: &Plan, ingress: &PlannedPort) -> Result<(), ApiError> {
+    let mtu = ingress.mtu.unwrap_or(MTU);
+    if plan.hook != Hook::Xdp || mtu <= LARGEST_MTU {
+        return Ok(());
+    }
+    let PlannedPort { name, .. } = ingress;
+    Err(ApiError::failed(format!(
+        "{}: chain `{}`: spec.ports: interface {name} has an MTU of {mtu}, and XDP and user-space functions take IP packets \
+         of at most {LARGEST_MTU} bytes: set the MTU of the link's both ends (`ip link set {name} mtu {LARGEST_MTU}`), or write \
+         `space: kernel` and `hook: tcx`",
+        chain.places.ports, chain.name
+    )))
+}
+
 fn circuit_use(ports: &ChainPorts) -> CircuitUse {
     CircuitUse {
         made_by: ports.made_by.clone(),
@@ -321,25 +338,35 @@ fn plan_distributed(
     Ok(plan)
 }
 
-/// Inspects the two interfaces of a chain: the named interfaces, or those of its end hosts. End
-/// hosts may not exist yet.
+/// Inspects the two interfaces of a chain: those of the running chain, the named interfaces, or
+/// those of its end hosts. End hosts may not exist yet.
 fn inspect_ports(
     node: NodeView<'_>,
     chain: &ServiceChain,
     circuit: &CircuitUse,
+    running: Option<&RunningChain>,
 ) -> Result<[PlannedPort; 2], ApiError> {
     if chain.ports.is_some() {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-        let links = find_named_links(chain, &mut netlink)?;
+        let links = match running {
+            Some(running) => {
+                let (_, ingress, egress) = running.ports.kernel_ports()?;
+                find_links_of_ports(chain, [ingress, egress], &mut netlink)?
+            }
+            None => find_named_links(chain, &mut netlink)?,
+        };
         return Ok(links.map(|link| {
-            let port = node.ports.share(&link.index);
+            let port = node.ports.share(&PortKey::Interface(link.index));
+            let owner = |key: PortKey| node.ports.share(&key).and_then(|port| port.queue_owner());
             PlannedPort {
                 kind: kind_of_link(&link),
                 bps: bps_of_link(&link),
                 mtu: Some(link.mtu),
                 queues: read_receive_queues(&link).unwrap_or(1),
-                queue_owner: port.and_then(|port| port.queue_owner()),
-                name: link.name,
+                queue_owner: owner(PortKey::Interface(link.index))
+                    .or_else(|| owner(PortKey::BehindLink(link.index))),
+                // All chains of a port have one name for it in the ledger, also after a rename.
+                name: port.map_or(link.name, |port| port.name.clone()),
             }
         }));
     }
@@ -373,13 +400,12 @@ fn kind_of_link(link: &Link) -> PortKind {
 
 /// Speed of a network card's link, bits a second.
 fn bps_of_link(link: &Link) -> Option<u64> {
-    if kind_of_link(link) != PortKind::Native {
+    if kind_of_link(link) != PortKind::Native || !link.up {
         return None;
     }
-    let path = Path::new("/sys/class/net").join(&link.name).join("speed");
-    let mbit: i64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
-    let mbit = u64::try_from(mbit).ok().filter(|mbit| *mbit > 0)?;
-    mbit.checked_mul(1_000_000)
+    // `/sys` may show another network namespace than the agent's.
+    let speed = Ethtool::open().and_then(|ethtool| ethtool.speed_mbit(&link.name));
+    Some(u64::from(speed.ok()??) * 1_000_000)
 }
 
 fn find_link(interface: &str) -> Option<Link> {
@@ -400,4 +426,14 @@ pub fn link_bps(interface: &str) -> Option<u64> {
 /// The longest IP packet that an interface receives, bytes. `None`: no such interface.
 pub fn link_mtu(interface: &str) -> Option<u32> {
     Some(find_link(interface)?.mtu)
+}
+
+/// Describes why `up` refuses the interfaces of a chain on this machine. Ignores missing
+/// interfaces, because the chain may be for another machine.
+pub fn find_port_fault(ports: &myelin_spec::Ports) -> Option<String> {
+    let (ingress, egress) = (find_link(&ports.ingress), find_link(&ports.egress));
+    let mut links = [&ingress, &egress].into_iter().flatten();
+    links
+        .find_map(port_faults::find_header_fault)
+        .or_else(|| port_faults::find_loop([ingress.as_ref()?, egress.as_ref()?]))
 }

@@ -69,11 +69,11 @@ pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
         if let Err(error) = plane.drop_old_entry(loaded) {
             tracing::warn!(chain = running.name, %error, "cannot remove the entry of the previous generation: its late packets are dropped");
         }
-        if let Ok((_, ingress, _)) = running.ports.kernel_ports() {
-            ingress.door().set_fast_path(loaded);
+        if let Ok(entrance) = current.entrance() {
+            entrance.door.door().set_fast_path(loaded);
         }
     }
-    let figures = previous.layout.read(plane);
+    let figures = previous.read(plane);
     let ended = running.change(|generations| {
         generations.ended.add(&previous, &figures, &current.plan);
         generations.previous.take()
@@ -117,7 +117,7 @@ fn drain(plane: &Plane, previous: &Generation) {
 }
 
 fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
-    let figures = generation.layout.read(plane);
+    let figures = generation.read(plane);
     let (door, out) = (figures.door, figures.packets_out);
     let mut drops = figures.shaper.drops();
     if generation.plan.qdisc_shaping().is_some() {
@@ -125,9 +125,9 @@ fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
         drops -= figures.shaper.full;
     }
     let mut counts = DrainCounts {
-        entered: door.packets,
+        entered: figures.entered,
         left: door.drops + door.policed + out + drops,
-        steps: door.packets + door.drops + out + drops + figures.shaper.delayed,
+        steps: figures.entered + door.packets + door.drops + out + drops + figures.shaper.delayed,
     };
     for hop in &figures.hops {
         // Packets that a function creates must leave too. Packets held by a black box are still

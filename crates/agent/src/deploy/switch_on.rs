@@ -13,7 +13,7 @@ use myelin_kernel::Plane;
 use crate::api::ApiError;
 use crate::deploy::layout::BuiltChain;
 use crate::deploy::retire;
-use crate::node::chains::{ChainPorts, Generation, RunningChain};
+use crate::node::chains::{Generation, RunningChain};
 use crate::node::layout::FrontDoor;
 use crate::node::quiesce::RealtimeGuard;
 
@@ -37,7 +37,7 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
         running,
     } = built;
     let Some(running) = running else {
-        redirect_to_new_chain(&ports, spi, &generation)?;
+        redirect_to_new_chain(spi, &generation)?;
         return Ok(SwitchedOn {
             running: Arc::new(RunningChain::new(spi, ports, generation, xdp)),
             since: Instant::now(),
@@ -51,9 +51,7 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
             &mut generations.current,
             Arc::new(generation),
         ));
-        if xdp.is_some() {
-            generations.xdp = xdp;
-        }
+        generations.xdp.extend(xdp);
         generations.is_classified = true;
     });
     Ok(SwitchedOn {
@@ -99,9 +97,9 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
     }
     let generation = running.generation();
     let removed = match generation.layout.front_door() {
-        FrontDoor::Kernel(_) => running.ports.kernel_ports().and_then(|(_, port, _)| {
-            let removed = port.door().remove(&generation.chain.matches);
-            removed.map(drop).map_err(ApiError::failed)
+        FrontDoor::Kernel(_) => generation.entrance().and_then(|entrance| {
+            let removed = entrance.remove(&generation.chain.matches);
+            removed.map_err(ApiError::failed)
         }),
         FrontDoor::Worker(worker, ..) => {
             let stopped = worker.state().handle().stop_redirect(running.spi);
@@ -115,16 +113,14 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
 }
 
 /// Redirects packets to a new chain, after everything behind the front door is ready.
-fn redirect_to_new_chain(
-    ports: &ChainPorts,
-    spi: u32,
-    generation: &Generation,
-) -> Result<(), ApiError> {
+fn redirect_to_new_chain(spi: u32, generation: &Generation) -> Result<(), ApiError> {
     match generation.layout.front_door() {
         FrontDoor::Kernel(loaded) => {
-            let (_, ingress, _) = ports.kernel_ports()?;
-            let inserted = ingress.door().insert(&generation.chain.matches, loaded);
-            inserted.map_err(|error| match_error(generation, &error))
+            let entrance = generation.entrance()?;
+            let inserted = entrance.redirect(&generation.chain.matches, loaded, true);
+            inserted.map_err(|error| match_error(generation, &error))?;
+            entrance.door.door().set_fast_path(loaded);
+            Ok(())
         }
         FrontDoor::Worker(..) => redirect_in_worker(spi, generation),
     }
@@ -145,20 +141,29 @@ fn redirect(
         redirect_in_worker(running.spi, to)?;
         return Ok(since);
     };
-    let (_, ingress, _) = running.ports.kernel_ports()?;
+    let (entry, earlier_entry) = (to.entrance()?, from.entrance()?);
+    let (rule, earlier_rule) = (&to.chain.matches, &from.chain.matches);
+    let leaves_link = earlier_entry.is_over_link() && !entry.is_over_link();
+    let is_new = rule != earlier_rule || entry.is_over_link() != earlier_entry.is_over_link();
     plane.keep_old_entry(new, old).map_err(ApiError::failed)?;
-    let door = ingress.door();
     let _realtime = RealtimeGuard::begin();
     let since = Instant::now();
-    door.redirect(&to.chain.matches, new)
+    entry
+        .redirect(rule, new, is_new)
         .map_err(|error| match_error(to, &error))?;
-    if to.chain.matches == from.chain.matches {
+    if rule == earlier_rule && !leaves_link {
         return Ok(since);
     }
-    // The classifier may rewrite its mask list only while no program reads it.
+    // The classifier may rewrite its mask list only while no program reads it. Meanwhile the
+    // packets on an entry link reach their front door.
     retire::wait_for_packets(plane);
-    if let Err(error) = door.remove(&from.chain.matches) {
-        if let Err(error) = door.remove(&to.chain.matches) {
+    let removed = if rule == earlier_rule {
+        earlier_entry.remove_behind_link(earlier_rule)
+    } else {
+        earlier_entry.remove(earlier_rule)
+    };
+    if let Err(error) = removed {
+        if let Err(error) = entry.remove(rule) {
             tracing::error!(chain = to.chain.name, %error, "cannot remove the match of the new generation");
         }
         retire::wait_for_packets(plane);

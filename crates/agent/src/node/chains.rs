@@ -16,6 +16,7 @@ use myelin_spec::{Hook as HookSpec, OnFailure, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, HostInfo};
 use crate::node::circuit::CircuitLease;
+use crate::node::entrance::Entrance;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
 use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::reserved::ReservedNames;
@@ -45,14 +46,17 @@ impl ChainPorts {
     /// The chain lies between DPDK devices.
     pub(crate) fn kernel_ports(&self) -> Result<(&CircuitLease, &PortLease, &PortLease), ApiError> {
         let circuit = self.circuit.as_ref();
-        let circuit = circuit
-            .ok_or_else(|| ApiError::failed("a chain between DPDK devices has no kernel ports"))?;
+        let circuit = circuit.ok_or_else(no_kernel_ports)?;
         Ok(if self.is_reversed {
             (circuit, &circuit.egress, &circuit.ingress)
         } else {
             (circuit, &circuit.ingress, &circuit.egress)
         })
     }
+}
+
+fn no_kernel_ports() -> ApiError {
+    ApiError::failed("a chain between DPDK devices has no kernel ports")
 }
 
 /// A deployed generation of a chain.
@@ -66,9 +70,30 @@ pub(crate) struct Generation {
     pub(crate) policer: Option<Arc<Policer>>,
     /// The functions behind the front door.
     pub(crate) layout: Box<dyn Layout>,
+    /// The way to the front door; `None` between DPDK devices.
+    pub(crate) entrance: Option<Entrance>,
 }
 
 impl Generation {
+    /// The entrance.
+    ///
+    /// # Errors
+    /// The chain lies between DPDK devices.
+    pub(crate) fn entrance(&self) -> Result<&Entrance, ApiError> {
+        let entrance = self.entrance.as_ref();
+        entrance.ok_or_else(no_kernel_ports)
+    }
+
+    /// Reads the counts of this generation.
+    pub(crate) fn read(&self, plane: &Plane) -> GenerationCounts {
+        let mut counts = self.layout.read(plane);
+        let arrived = self.entrance.as_ref().and_then(Entrance::arrived);
+        let door = arrived.unwrap_or(counts.door);
+        (counts.entered, counts.bytes_entered) = (door.packets, door.bytes);
+        counts.door.drops += arrived.map_or(0, |arrived| arrived.drops);
+        counts
+    }
+
     /// The counts of this generation's functions, in the form that the SLA monitor reads.
     pub(crate) fn hops(&self, figures: &GenerationCounts) -> Vec<HopCounts> {
         let hops = self.plan.hops.iter().zip(&figures.hops);
@@ -105,7 +130,8 @@ pub(crate) struct Generations {
     /// The previous generation, while it drains.
     pub(crate) previous: Option<Arc<Generation>>,
     pub(crate) ended: EarlierCounts,
-    pub(crate) xdp: Option<XdpAttachment>,
+    /// Front doors at XDP that the chain attached.
+    pub(crate) xdp: Vec<XdpAttachment>,
     /// Whether the classifier has the chain's match.
     pub(crate) is_classified: bool,
 }
@@ -127,7 +153,7 @@ impl RunningChain {
                 current: Arc::new(generation),
                 previous: None,
                 ended: EarlierCounts::default(),
-                xdp,
+                xdp: xdp.into_iter().collect(),
                 is_classified: true,
             }),
         }
@@ -154,9 +180,9 @@ impl RunningChain {
             )
         };
         if let Some(previous) = previous {
-            past.add(&previous, &previous.layout.read(plane), &generation.plan);
+            past.add(&previous, &previous.read(plane), &generation.plan);
         }
-        let figures = generation.layout.read(plane);
+        let figures = generation.read(plane);
         ChainCounts {
             generation,
             figures,
@@ -194,12 +220,11 @@ impl RunningChain {
         ) {
             return;
         }
-        let removed = self
-            .ports
-            .kernel_ports()
-            .and_then(|(_, port, _)| port.door().remove(&chain.matches).map_err(ApiError::failed));
+        let entrance = generations.current.entrance();
+        let removed =
+            entrance.and_then(|entrance| entrance.remove(&chain.matches).map_err(ApiError::failed));
         match removed {
-            Ok(_) => generations.is_classified = false,
+            Ok(()) => generations.is_classified = false,
             Err(error) => {
                 tracing::error!(chain = chain.name, %error, "cannot remove the failed chain from the classifier: the chain's packets are dropped");
             }
@@ -331,8 +356,8 @@ impl EarlierCounts {
 fn door_and_egress_counts(figures: &GenerationCounts) -> Counts {
     let GenerationCounts { door, .. } = figures;
     Counts {
-        packets_in: door.packets,
-        bytes_in: door.bytes,
+        packets_in: figures.entered,
+        bytes_in: figures.bytes_entered,
         policed: door.policed,
         policed_bytes: door.policed_bytes,
         door: door.drops,

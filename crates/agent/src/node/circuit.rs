@@ -11,11 +11,15 @@ use myelin_linux::netlink::Netlink;
 use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, HostInfo};
-use crate::node::ports::{Port, PortLease};
-use crate::pool::{Lease, Pool};
+use crate::node::port_faults::{find_header_fault, find_loop};
+use crate::node::ports::{Port, PortKey, PortLease, Ports};
+use crate::pool::Lease;
 
 /// Largest IP packet on the links that Myelin makes, bytes.
 pub(crate) const MTU: u32 = 1500;
+/// Largest MTU of a port whose packets meet XDP programs or user-space functions, bytes. A packet
+/// with its headers, its headroom and the kernel's own data must fit in one page.
+pub(crate) const LARGEST_MTU: u32 = 3400;
 
 /// A chain's lease on a circuit. The key is the name of the chain that made the circuit.
 pub(crate) type CircuitLease = Lease<String, Circuit>;
@@ -38,7 +42,7 @@ impl Circuit {
     pub(crate) fn create(
         chain: &ServiceChain,
         run_id: &str,
-        (plane, ports): (&Plane, &Pool<u32, Port>),
+        (plane, ports): (&Plane, &Ports),
         journal: &Journal,
     ) -> Result<Self, ApiError> {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
@@ -64,7 +68,7 @@ impl Circuit {
     /// Opens both interfaces as ports. Frames that match no chain go to the opposite interface, if
     /// Myelin made the hosts.
     fn open_ports(
-        (plane, ports): (&Plane, &Pool<u32, Port>),
+        (plane, ports): (&Plane, &Ports),
         [ingress, egress]: [&Link; 2],
         hosts: Option<EndHosts>,
         journal: &Journal,
@@ -75,7 +79,8 @@ impl Circuit {
                 ifindex: opposite.index,
                 peer: true,
             });
-            ports.acquire(&link.index, || Port::open(plane, link, opposite, journal))
+            let key = PortKey::Interface(link.index);
+            ports.acquire(&key, || Port::open(plane, link, opposite, journal))
         };
         // After an error the ports drop before the hosts behind them.
         let hosts = hosts;
@@ -134,26 +139,50 @@ impl Circuit {
 /// Finds the interfaces that a chain names: ingress, then egress.
 ///
 /// # Errors
-/// An interface is missing or down, or the chain names no interfaces. The error has the position in
-/// the chain file.
+/// The chain names no interfaces; an interface is missing, is down, or has no Ethernet header;
+/// packets that leave at the egress arrive again at the ingress. The error has the position in the
+/// chain file.
 pub(crate) fn find_named_links(
     chain: &ServiceChain,
     netlink: &mut Netlink,
 ) -> Result<[Link; 2], ApiError> {
-    let refusal = |error: &dyn std::fmt::Display| {
-        let (place, name) = (&chain.places.ports, &chain.name);
-        ApiError::failed(format!("{place}: chain `{name}`: spec.ports: {error}"))
-    };
     let ports = chain.ports.as_ref();
-    let ports = ports.ok_or_else(|| refusal(&"the chain names no interfaces"))?;
+    let ports = ports.ok_or_else(|| refuse_ports(chain, &"the chain names no interfaces"))?;
     let mut find = |name: &str| {
-        let link = netlink.link(name).map_err(|error| refusal(&error))?;
-        if link.up {
-            return Ok(link);
-        }
-        Err(refusal(&format!(
-            "interface {name} is down: set it up with `ip link set {name} up`"
-        )))
+        let link = check_up(chain, netlink.link(name))?;
+        let fault = find_header_fault(&link);
+        fault.map_or(Ok(link), |fault| Err(refuse_ports(chain, &fault)))
     };
-    Ok([find(&ports.ingress)?, find(&ports.egress)?])
+    let links = [find(&ports.ingress)?, find(&ports.egress)?];
+    let fault = find_loop([&links[0], &links[1]]);
+    fault.map_or(Ok(links), |fault| Err(refuse_ports(chain, &fault)))
+}
+
+/// Finds the interfaces of a running chain: ingress, then egress. An administrator may have renamed
+/// an interface and given the name to another one, so the index identifies the interface.
+///
+/// # Errors
+/// An interface is missing or down. The error has the position in the chain file.
+pub(crate) fn find_links_of_ports(
+    chain: &ServiceChain,
+    [ingress, egress]: [&Port; 2],
+    netlink: &mut Netlink,
+) -> Result<[Link; 2], ApiError> {
+    let mut find = |port: &Port| check_up(chain, netlink.link_by_index(port.ifindex));
+    Ok([find(ingress)?, find(egress)?])
+}
+
+fn check_up(chain: &ServiceChain, found: myelin_linux::Result<Link>) -> Result<Link, ApiError> {
+    let link = found.map_err(|error| refuse_ports(chain, &error))?;
+    if link.up {
+        return Ok(link);
+    }
+    let name = &link.name;
+    let down = format!("interface {name} is down: set it up with `ip link set {name} up`");
+    Err(refuse_ports(chain, &down))
+}
+
+fn refuse_ports(chain: &ServiceChain, reason: &dyn std::fmt::Display) -> ApiError {
+    let (place, name) = (&chain.places.ports, &chain.name);
+    ApiError::failed(format!("{place}: chain `{name}`: spec.ports: {reason}"))
 }

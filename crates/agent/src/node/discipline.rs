@@ -12,7 +12,7 @@ use myelin_dataplane::ShaperStats;
 use myelin_kernel::{Exit, Plane, Policer};
 use myelin_linux::fq;
 use myelin_linux::htb::{self, Class as HtbClass, Counters};
-use myelin_linux::journal::{Journal, Resource, ResourceGuard};
+use myelin_linux::journal::{ForeignLink, Journal, Resource, ResourceGuard};
 use myelin_linux::link::Link;
 use myelin_linux::machine;
 use myelin_linux::netlink::Netlink;
@@ -218,9 +218,9 @@ impl Discipline {
                 link.name, link.name
             )));
         }
-        let name = link.name.clone();
         let id = link.id();
-        let made = journal.make(Resource::Qdisc { name }, || {
+        let recorded = ForeignLink::new(netlink, &link).map_err(ApiError::failed)?;
+        let made = journal.make(Resource::Qdisc(recorded), || {
             if netlink.apply([fq::create(&id)]).is_ok() {
                 return Ok(QdiscKind::Fq);
             }

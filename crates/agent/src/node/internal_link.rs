@@ -12,7 +12,7 @@ use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_planner::admission::RING;
 
 use crate::api::{ApiError, short_hash};
-use crate::node::circuit::MTU;
+use crate::node::circuit::LARGEST_MTU;
 use crate::node::workers::{WorkerState, socket_redirect};
 
 /// The internal link of a worker, its sockets and its re-entry door.
@@ -86,10 +86,10 @@ impl InternalLink {
     }
 }
 
-/// Makes an internal link and sets both ends up. Its MTU has room for a full packet behind an NSH
-/// header.
+/// Makes an internal link and sets both ends up. Its MTU has room for the longest packet of any
+/// port behind an NSH header.
 fn make_internal_link(near: &str, far: &str) -> Result<(Link, Link), ApiError> {
-    let mtu = Some(MTU + ENCAPSULATION_LEN as u32);
+    let mtu = Some(LARGEST_MTU + ENCAPSULATION_LEN as u32);
     let make = || -> myelin_linux::Result<(Link, Link)> {
         let mut netlink = Netlink::open()?;
         let end = |name| VethEnd {

@@ -21,6 +21,12 @@ use crate::node::workers::WorkerLease;
 /// holds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GenerationCounts {
+    /// Packets classified to the generation at the ingress port. A layout leaves this to
+    /// [`Generation::read`](super::chains::Generation::read).
+    pub(crate) entered: u64,
+    /// Bytes of these packets.
+    pub(crate) bytes_entered: u64,
+    /// The front door's counts. Behind an entry link, packets may be lost before the door.
     pub(crate) door: CounterLine,
     /// Counters of the functions, by position.
     pub(crate) hops: Vec<HopCounters>,

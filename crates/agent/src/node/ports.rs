@@ -4,16 +4,29 @@ use std::sync::Mutex;
 
 use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
 use myelin_linux::ethtool::Ethtool;
-use myelin_linux::journal::{Journal, Resource, ResourceGuard};
+use myelin_linux::journal::{ForeignLink, Journal, Resource, ResourceGuard};
 use myelin_linux::link::{self, Link};
 use myelin_linux::netlink::Netlink;
 
 use crate::api::ApiError;
+use crate::node::Parts;
+use crate::node::entry_link::EntryLink;
 use crate::node::workers::Key;
-use crate::pool::{Lease, lock};
+use crate::pool::{Lease, Pool, lock};
 
-/// A user's lease on a port, by interface index.
-pub(crate) type PortLease = Lease<u32, Port>;
+/// Identifies a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PortKey {
+    /// The interface with this index.
+    Interface(u32),
+    /// The far end of the entry link of the interface with this index.
+    BehindLink(u32),
+}
+
+/// All ports.
+pub(crate) type Ports = Pool<PortKey, Port>;
+/// A user's lease on a port.
+pub(crate) type PortLease = Lease<PortKey, Port>;
 
 /// An interface with a front door. Dropping the port detaches the door.
 pub(crate) struct Port {
@@ -27,8 +40,16 @@ pub(crate) struct Port {
     /// The worker whose sockets are bound here, and the number of claims on the queues. A queue has
     /// one UMEM, and a UMEM has one owner.
     queue_user: Mutex<Option<(Key, u32)>>,
+    /// Longest IP packet, bytes.
+    pub(crate) mtu: u32,
+    /// Packets that the interface had lost at transmission when it became a port.
+    losses_before: u64,
+    /// Whether the interface is no network card.
+    pub(crate) is_virtual: bool,
     /// Set if Myelin made the interface promiscuous.
     _promiscuous: Option<ResourceGuard>,
+    /// The link whose far end is this port.
+    entry_link: Option<EntryLink>,
 }
 
 impl Port {
@@ -41,15 +62,34 @@ impl Port {
         opposite: Option<Opposite>,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
+        let needs_promiscuous = opposite.is_none() && !link.promiscuous;
+        let promiscuous = needs_promiscuous.then(|| make_promiscuous(link, journal));
+        let promiscuous = promiscuous.transpose().map_err(ApiError::failed)?;
+        Self::attach_door(plane, link, opposite, (promiscuous, None))
+    }
+
+    /// Makes the entry link of the interface with this index, and a port at the link's far end.
+    pub(crate) fn open_behind_link(parts: &Parts, ifindex: u32) -> Result<Self, ApiError> {
+        let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+        let ingress = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
+        let (entry_link, far) = EntryLink::make(&ingress, &parts.run_id, &parts.journal)?;
+        Self::attach_door(&parts.plane, &far, None, (None, Some(entry_link)))
+    }
+
+    fn attach_door(
+        plane: &Plane,
+        link: &Link,
+        opposite: Option<Opposite>,
+        (promiscuous, entry_link): (Option<ResourceGuard>, Option<EntryLink>),
+    ) -> Result<Self, ApiError> {
         let queues = read_receive_queues(link);
         let config = PortConfig {
             name: link.name.clone(),
             ifindex: link.index,
             opposite,
             single_queue: queues == Some(1),
+            behind_link: entry_link.is_some(),
         };
-        let needs_promiscuous = opposite.is_none() && !link.promiscuous;
-        let promiscuous = needs_promiscuous.then(|| make_promiscuous(link, journal));
         let port = Self {
             door: plane.add_port(config).map_err(ApiError::failed)?,
             name: link.name.clone(),
@@ -57,10 +97,27 @@ impl Port {
             queues: queues.unwrap_or(1),
             xdp_users: Mutex::default(),
             queue_user: Mutex::default(),
-            _promiscuous: promiscuous.transpose().map_err(ApiError::failed)?,
+            mtu: link.mtu,
+            losses_before: Netlink::open()
+                .and_then(|mut netlink| netlink.transmit_losses(link.index))
+                .map_err(ApiError::failed)?,
+            is_virtual: !link.kind.is_empty(),
+            _promiscuous: promiscuous,
+            entry_link,
         };
         port.door.attach_tcx().map_err(ApiError::failed)?;
         Ok(port)
+    }
+
+    /// Reads the packets that the interface has lost at transmission since it became a port.
+    pub(crate) fn read_losses(&self, netlink: &mut Netlink) -> myelin_linux::Result<u64> {
+        let losses = netlink.transmit_losses(self.ifindex)?;
+        Ok(losses.saturating_sub(self.losses_before))
+    }
+
+    /// The entry link whose far end is this port.
+    pub(crate) fn entry_link(&self) -> Option<&EntryLink> {
+        self.entry_link.as_ref()
     }
 
     /// The front door.
@@ -99,6 +156,11 @@ impl XdpAttachment {
         *users += 1;
         drop(users);
         Ok(Self(port))
+    }
+
+    /// Whether the attachment is at this port.
+    pub(crate) fn is_at(&self, port: &Port) -> bool {
+        self.0.ifindex == port.ifindex
     }
 }
 
@@ -153,9 +215,10 @@ impl Drop for QueueClaim {
 }
 
 fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<ResourceGuard> {
-    let name = link.name.clone();
-    let made = journal.guard(Resource::Promiscuous { name })?;
-    Netlink::open()?.apply([link::set_promiscuous(&link.id(), true)])?;
+    let mut netlink = Netlink::open()?;
+    let recorded = ForeignLink::new(&netlink, link)?;
+    let made = journal.guard(Resource::Promiscuous(recorded))?;
+    netlink.apply([link::set_promiscuous(&link.id(), true)])?;
     Ok(made)
 }
 

@@ -33,6 +33,12 @@ use crate::pool::{Lease, Pool, lock};
 /// The interval for counting deaths of a DPDK worker. It is long, because the worker starts slowly.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
 
+/// Largest MTU for which frames of 2 KiB have room: headroom, headers and the bytes that functions
+/// add.
+const SMALL_FRAME_MTU: u32 = 1600;
+/// Size of a frame for longer packets, bytes.
+const LARGE_FRAME: u32 = 4096;
+
 /// Identifies the worker that serves a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -73,6 +79,8 @@ pub(crate) struct Worker {
     pub(crate) key: Key,
     spec: WorkerSpec,
     sandbox: SandboxSpec,
+    /// Size of a frame in the UMEM, bytes.
+    frame_size: u32,
     /// The worker's counters, readable without the lock.
     pub(crate) stats: Arc<Stats>,
     /// The worker's process, core and sockets, readable without the lock.
@@ -110,6 +118,8 @@ pub(crate) struct WorkerState {
 pub(crate) struct WorkerStart<'a> {
     pub(crate) spec: &'a WorkerSpec,
     pub(crate) sandbox: &'a SandboxSpec,
+    /// Longest IP packet of the chain's ports, bytes.
+    pub(crate) mtu: u32,
     pub(crate) parts: &'a Parts,
 }
 
@@ -131,6 +141,10 @@ impl Worker {
         let mut config = WorkerConfig::new(&parts.program, &id);
         config.args = vec!["worker".into()];
         config.batch = spec.batch;
+        if start.mtu > SMALL_FRAME_MTU {
+            config.frame_size = LARGE_FRAME;
+        }
+        let frame_size = config.frame_size;
         config.core = Some(spec.core.unwrap_or_else(default_core));
         config.idle = Idle::from(spec);
         let mut resources = Vec::new();
@@ -187,6 +201,7 @@ impl Worker {
             key: key.clone(),
             spec: spec.clone(),
             sandbox: start.sandbox.clone(),
+            frame_size,
             failed: AtomicBool::new(false),
             devices,
             confinement,
@@ -197,8 +212,12 @@ impl Worker {
     /// Checks that this worker can serve a chain with these settings.
     ///
     /// # Errors
-    /// The worker is no longer restarted, or has other settings.
-    pub(crate) fn check(&self, spec: &WorkerSpec, sandbox: &SandboxSpec) -> Result<(), ApiError> {
+    /// The worker is no longer restarted, has other settings, or frames too small for the chain's
+    /// packets.
+    pub(crate) fn check(&self, start: WorkerStart<'_>) -> Result<(), ApiError> {
+        let WorkerStart {
+            spec, sandbox, mtu, ..
+        } = start;
         let owner = &self.key.owner;
         let problem = if self.has_failed() {
             format!(
@@ -220,6 +239,11 @@ impl Worker {
                 "isolation and limits of {} cannot be changed while its worker runs: first remove the chain with `myelin down`, \
                 or give the function another name",
                 self.key.circuit
+            )
+        } else if mtu > SMALL_FRAME_MTU && self.devices.is_none() && self.frame_size < LARGE_FRAME {
+            format!(
+                "a port has an MTU of {mtu}, and the frames of the running worker (owner {owner}) hold IP packets of at most \
+                {SMALL_FRAME_MTU} bytes: first remove the worker's chains with `myelin down`, or give the chain another namespace"
             )
         } else {
             return Ok(());

@@ -42,6 +42,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let mut ledger = Ledger::default();
     let mut plans = Vec::with_capacity(chains.len());
     for chain in &chains {
+        warn_of_port_fault(chain);
         let machine = describe_machine(chain);
         let mut plan = myelin_planner::plan(chain, &costs, &machine).map_err(ApiError::usage)?;
         let node = Node {
@@ -87,4 +88,12 @@ fn describe_machine(chain: &myelin_spec::ServiceChain) -> Machine {
         machine.ingress_mtu = myelin_agent::link_mtu(&ports.ingress);
     }
     machine
+}
+
+/// Warns if `up` would refuse the interfaces of the chain on this machine.
+fn warn_of_port_fault(chain: &myelin_spec::ServiceChain) {
+    let ports = chain.ports.as_ref().filter(|_| !chain.is_over_dpdk());
+    if let Some(fault) = ports.and_then(myelin_agent::find_port_fault) {
+        output::warn(&format!("chain `{}`: spec.ports: {fault}", chain.name));
+    }
 }

@@ -6,13 +6,14 @@ use myelin_linux::netns::Netns;
 
 use super::sh;
 
-/// Two interfaces for a chain with `spec.ports`, and an end host behind each. Dropping the pair
-/// removes the hosts.
+/// Two interfaces for a chain with `spec.ports`, and an end host behind each, with the kernel's
+/// default offloads. Dropping the pair removes the hosts.
 pub(crate) struct PortPair {
     tag: String,
     /// The interface that receives the client's packets.
     pub(crate) ingress: String,
-    egress: String,
+    /// The interface that transmits to the server.
+    pub(crate) egress: String,
 }
 
 impl PortPair {
@@ -40,7 +41,8 @@ impl PortPair {
              ip -n {server} addr add 10.77.0.2/24 dev eth0; ip -n {server} link set eth0 up
              mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
              ip -n {client} neigh add 10.77.0.2 lladdr $mac dev eth0
-             ip netns exec {client} ethtool -K eth0 tx off >/dev/null",
+             mac=$(ip netns exec {client} cat /sys/class/net/eth0/address)
+             ip -n {server} neigh add 10.77.0.1 lladdr $mac dev eth0",
             one = pair.ingress,
             two = pair.egress,
         ));
@@ -58,9 +60,68 @@ impl PortPair {
         )
     }
 
+    /// Moves the interfaces into a new namespace between the hosts. Returns the namespace's name.
+    pub(crate) fn add_router(&self) -> String {
+        let router = format!("myelin-tp{}r", self.tag);
+        sh(&format!(
+            "ip netns add {router}
+             for port in {} {}; do
+                 ip link set $port netns {router}; ip -n {router} link set $port up
+             done",
+            self.ingress, self.egress
+        ));
+        router
+    }
+
+    /// Counts the packets that the server received.
+    pub(crate) fn count_received(&self) -> u64 {
+        let statistics = "/sys/class/net/eth0/statistics/rx_packets";
+        let text = sh(&format!(
+            "ip netns exec myelin-tp{}s cat {statistics}",
+            self.tag
+        ));
+        text.trim().parse().expect("the file has a number")
+    }
+
     /// Opens the namespace of the host behind the ingress interface.
     pub(crate) fn open_client(&self) -> Netns {
         Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client's namespace opens")
+    }
+
+    /// Opens the namespace of the host behind the egress interface.
+    pub(crate) fn open_server(&self) -> Netns {
+        Netns::open(&format!("myelin-tp{}s", self.tag)).expect("the server's namespace opens")
+    }
+
+    /// Returns a chain file: one chain to the server, one chain back, with these functions (a YAML
+    /// list in flow style) in each and these lines in `spec`.
+    pub(crate) fn both_ways(&self, functions: &str, spec: &str) -> String {
+        let chain = |name: &str, reverse: &str, rule: &str, [ingress, egress]: [&str; 2]| {
+            format!(
+                "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name} }}
+spec:
+  match: {{ {rule}: 10.77.0.2 }}
+  functions: {functions}
+  ports: {{ ingress: {ingress}, egress: {egress} }}
+  reverse: @{reverse}
+{spec}"
+            )
+        };
+        let ports = [self.ingress.as_str(), self.egress.as_str()];
+        format!(
+            "{}---{}",
+            chain("there", "back", "destination", ports),
+            chain("back", "there", "source", [ports[1], ports[0]])
+        )
+    }
+
+    /// Runs a Python program on the host behind the ingress interface.
+    pub(crate) fn run_on_client(&self, program: &str) -> String {
+        let netns = format!("myelin-tp{}c", self.tag);
+        sh(&format!("ip netns exec {netns} python3 -c '{program}'"))
     }
 
     /// Describes the interfaces as `ip -d link show` does.
@@ -87,7 +148,8 @@ impl Drop for PortPair {
     fn drop(&mut self) {
         let tag = &self.tag;
         sh(&format!(
-            "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s"
+            "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s
+             test ! -e /run/netns/myelin-tp{tag}r || ip netns del myelin-tp{tag}r"
         ));
     }
 }

@@ -107,7 +107,8 @@ struct {
 struct chain {
 	__u32 spi;
 	__u32 line; /* the front door's counter line, the first line of the chain */
-	__u32 slot; /* slot of the first kernel function */
+	__u32 slot; /* slot of the first kernel function; ENTRY_LINK: index of the link's near end
+		     */
 	__u16 generation;
 	__u8 hook;	 /* enum hook */
 	__u8 entry;	 /* enum entry */
@@ -122,6 +123,7 @@ _Static_assert(sizeof(struct chain) == 32, "half a cache line");
 enum entry {
 	ENTRY_KERNEL = 1,
 	ENTRY_USER = 2,
+	ENTRY_LINK = 3, /* over the port's entry link to the front door behind it; tc only */
 };
 
 enum on_failure {

@@ -8,6 +8,7 @@
 #include "classify.h"
 #include "next.h"
 #include "policer.h"
+#include "relay.h"
 
 /* Counter lines of a port; same order as in myelin_kernel::port. */
 enum port_line {
@@ -26,8 +27,10 @@ const volatile struct door {
 	__u32 port;	/* the port's number in the classifier */
 	__u32 opposite; /* interface for packets without a chain; 0: the host's stack */
 	__u32 opposite_is_peer;
-	__u32 single_cpu; /* one CPU at a time runs this program */
-	__u32 fast_path;  /* slot at which most packets continue; NO_SLOT: unknown */
+	__u32 single_cpu;  /* one CPU at a time runs this program */
+	__u32 fast_path;   /* slot at which most packets continue; NO_SLOT: unknown */
+	__u32 behind_link; /* packets come over the entry link of another port */
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
@@ -90,11 +93,11 @@ static __always_inline bool police_packet(const hook_ctx *ctx, const struct chai
 }
 
 static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
-				       const struct headers *headers)
+				       const struct headers *headers, __u64 stamp_ns)
 {
 	struct myelin_line *line = counter_line_of(chain->line);
 	const struct myelin_meta meta = {
-		.stamp_ns = bpf_ktime_get_ns(),
+		.stamp_ns = stamp_ns,
 		.spi = chain->spi,
 		.generation = chain->generation,
 		.flags = headers->flags,
@@ -126,15 +129,47 @@ static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
 	return apply_on_failure(ctx, chain);
 }
 
+#if defined(MYELIN_HOOK_TC)
+/* Sends a packet to the front door behind the port's entry link. Only counts the packet here: the
+ * door behind the link polices each segment. */
+static __always_inline int relay_packet(hook_ctx *ctx, const struct chain *chain)
+{
+	struct myelin_line *line = counter_line_of(chain->line);
+	__u32 segments = hook_arriving_segments(ctx);
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	line->packets += segments;
+	line->bytes += hook_length(ctx);
+	line->last_ns = now_ns;
+
+	int verdict = send_over_link(ctx, chain->slot, now_ns);
+
+	if (verdict == HOOK_DROP)
+		line->drops += segments;
+	return verdict;
+}
+#endif
+
 HOOK_SECTION
 int myelin_door(hook_ctx *ctx)
 {
 	const struct masks *active = active_masks();
+	struct relay_tags tags = {};
 	struct headers headers = {};
 	union key key = {};
+	__u64 stamp_ns = 0;
 
+#if defined(MYELIN_HOOK_TC)
+	__u32 leaving_at = hook_leaving_at(ctx);
+
+	if (leaving_at)
+		return hook_redirect(leaving_at, false);
+#endif
 	/* No chain uses this port, so skip parsing. */
 	if (!active || !(active->count4 | active->count6))
+		return forward_unmatched(ctx, PORT_UNMATCHED);
+
+	if (IMMEDIATE(behind_link) && !remove_relay_tags(ctx, &tags, &stamp_ns))
 		return forward_unmatched(ctx, PORT_UNMATCHED);
 
 	enum unparsed reason = parse(ctx, &headers, &key);
@@ -146,15 +181,22 @@ int myelin_door(hook_ctx *ctx)
 		reason = parse(ctx, &headers, &key);
 	}
 #endif
-	if (reason)
-		return forward_unmatched(ctx, reason);
+	const struct chain *chain =
+		reason ? NULL : classify(active, &headers, &key, IMMEDIATE(port));
 
-	const struct chain *chain = classify(active, &headers, &key, IMMEDIATE(port));
-
+#if defined(MYELIN_HOOK_XDP)
+	if (IMMEDIATE(behind_link) && (!chain || chain->hook != HOOK_XDP))
+		return pass_with_relay_tags(ctx, &tags);
+#endif
 	if (!chain)
-		return forward_unmatched(ctx, PORT_UNMATCHED);
+		return forward_unmatched(ctx, reason ? reason : PORT_UNMATCHED);
+#if defined(MYELIN_HOOK_TC)
+	if (chain->entry == ENTRY_LINK)
+		return relay_packet(ctx, chain);
+#endif
 	if (chain->hook == THIS_HOOK)
-		return enter_chain(ctx, chain, &headers);
+		return enter_chain(ctx, chain, &headers,
+				   IMMEDIATE(behind_link) ? stamp_ns : bpf_ktime_get_ns());
 	/* The XDP door runs first and takes the packets of its chains. A packet of an XDP chain at
 	 * the tc door cannot continue. */
 	return THIS_HOOK == HOOK_XDP ? HOOK_PASS : apply_on_failure(ctx, chain);

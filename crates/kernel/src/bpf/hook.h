@@ -100,6 +100,18 @@ static __always_inline bool hook_headers(const hook_ctx *ctx, struct headers *he
 	return true;
 }
 
+/* Marks a packet that tc transmits at the interface `ifindex`. */
+static __always_inline bool hook_mark_leaving(const hook_ctx *ctx, __u32 ifindex)
+{
+	struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	if ((void *)(meta + 1) > (void *)(long)ctx->data)
+		return false;
+	meta->stamp_ns = STAMP_LEAVING;
+	meta->spi = ifindex;
+	return true;
+}
+
 /* User space selects the function by the position in the metadata. */
 static __always_inline bool hook_set_position(const hook_ctx *ctx, __u8 position)
 {
@@ -213,6 +225,16 @@ static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
 	if (ctx->data_end - ctx->data >= length)
 		return true;
 	return bpf_skb_pull_data(ctx, length) == 0;
+}
+
+/* Returns the interface at which XDP wants the packet transmitted; 0: none. */
+static __always_inline __u32 hook_leaving_at(const hook_ctx *ctx)
+{
+	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	if ((void *)(meta + 1) > (void *)(long)ctx->data || meta->stamp_ns != STAMP_LEAVING)
+		return 0;
+	return meta->spi;
 }
 
 static __always_inline int hook_redirect(__u32 ifindex, bool peer)

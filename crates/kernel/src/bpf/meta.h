@@ -30,6 +30,13 @@ struct myelin_meta {
 
 _Static_assert(sizeof(struct myelin_meta) == 24, "the layout is shared with user space");
 
+/*
+ * Replaces the stamp of a packet that has left its chain at XDP and now passes to tc, which
+ * transmits the packet at the interface `spi`. An XDP redirect into a veth needs NAPI at the far
+ * end; the stack's transmit path works with every interface.
+ */
+#define STAMP_LEAVING 0x796d5f6c65617665ULL
+
 /* The offsets of the headers, as part of the metadata. */
 struct headers {
 	__u16 l3;

@@ -19,6 +19,7 @@ enum exit {
 	EXIT_LINK = 5,		/* to the other end of the link `ifindex`, in another namespace */
 	EXIT_LINK_OTHER_NS = 6, /* EXIT_LINK from the namespace of a function; XDP only */
 	EXIT_REDIRECT_OTHER_NS = 7, /* EXIT_REDIRECT from the namespace of a function; XDP only */
+	EXIT_STACK = 8,		    /* to tc, which transmits at `ifindex`; XDP only */
 };
 
 /* Same layout as myelin_kernel::hop::Hop. */
@@ -28,8 +29,8 @@ struct hop {
 	__u32 exit;
 	__u32 next;	   /* EXIT_NEXT: slot of the next function; EXIT_USER: position of the
 			    * next function; EXIT_..._OTHER_NS: index into `devices` */
-	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK */
-	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER */
+	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK, EXIT_STACK */
+	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER, EXIT_STACK */
 	__u32 fallback;	   /* verdict if the next function or the socket is missing */
 };
 
@@ -153,6 +154,9 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 			return XDP_REDIRECT;
 		return hop_apply_fallback(ctx);
 	}
+	if (HOP(exit) == EXIT_STACK)
+		return hop_count_out(ctx) && hook_mark_leaving(ctx, HOP(ifindex)) ? XDP_PASS
+										  : XDP_DROP;
 	if (HOP(exit) == EXIT_LINK_OTHER_NS)
 		return hop_redirect_other_ns(ctx, false);
 	if (HOP(exit) == EXIT_REDIRECT_OTHER_NS)

@@ -58,6 +58,7 @@ where
             exit: Exit::Egress {
                 ifindex: LOOPBACK,
                 peer: false,
+                by_stack: false,
             },
         }],
     }

@@ -153,7 +153,7 @@ fn sojourn_buckets_match_the_buckets_in_user_space() {
     }
 }
 
-fn clock_ns() -> u64 {
+pub(crate) fn clock_ns() -> u64 {
     // CLOCK_MONOTONIC is the clock of the stamp. /proc/uptime has only two decimals.
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -234,6 +234,7 @@ pub(crate) fn kernel_user_kernel(
                 Exit::Egress {
                     ifindex: LOOPBACK,
                     peer: false,
+                    by_stack: false,
                 },
             ),
         ],

@@ -18,6 +18,7 @@ pub(crate) fn add_port(plane: &Plane) -> Port {
             ifindex: LOOPBACK,
             opposite: None,
             single_queue: false,
+            behind_link: false,
         })
         .unwrap()
 }

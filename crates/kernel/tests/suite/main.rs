@@ -23,5 +23,6 @@ mod pins;
 mod policer;
 mod profiles;
 mod reentry;
+mod relay;
 mod timestamp;
 mod trial;

@@ -77,6 +77,7 @@ impl Net {
         Exit::Egress {
             ifindex: self.server.ifindex,
             peer,
+            by_stack: false,
         }
     }
 }
@@ -86,6 +87,7 @@ fn port(host: &Host, opposite: &Host, peer: bool) -> PortConfig {
         name: host.link.clone(),
         ifindex: host.ifindex,
         single_queue: false,
+        behind_link: false,
         opposite: Some(Opposite {
             ifindex: opposite.ifindex,
             peer,

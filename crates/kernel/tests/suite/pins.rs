@@ -91,6 +91,7 @@ fn child_that_kills_itself() {
         ifindex: client.parse().unwrap(),
         opposite: None,
         single_queue: false,
+        behind_link: false,
     };
     let port = plane.add_port(config).unwrap();
     let mut chain = kernel_chain(
@@ -104,6 +105,7 @@ fn child_that_kills_itself() {
     chain.segments[0].exit = myelin_kernel::Exit::Egress {
         ifindex: server.parse().unwrap(),
         peer: true,
+        by_stack: false,
     };
     let chain = plane.load_chain(&chain).unwrap();
     port.insert(
@@ -226,7 +228,8 @@ fn a_detached_port_leaves_no_pin() {
     port.detach().unwrap();
     let reentry = plane.add_reentry(net.client.ifindex).unwrap();
     reentry.attach_xdp(XdpMode::Native).unwrap();
-    assert_eq!(fs.names().len(), before.len() + 1);
+    // The door at XDP, and the program at tc that transmits.
+    assert_eq!(fs.names().len(), before.len() + 2);
     reentry.detach().unwrap();
     assert_eq!(fs.names(), before);
 }
@@ -303,6 +306,7 @@ fn pins_need_a_bpffs_and_a_private_directory() {
             ifindex: LOOPBACK,
             opposite: None,
             single_queue: false,
+            behind_link: false,
         })
         .unwrap();
     drop((port, plane));

@@ -52,6 +52,7 @@ fn config(spi: u32) -> ChainConfig {
             exit: Exit::Egress {
                 ifindex: LOOPBACK,
                 peer: false,
+                by_stack: false,
             },
         }],
         ..kernel_chain(Hook::Xdp, spi, &forwards(0))

@@ -12,6 +12,7 @@ use myelin_planner::{Cost, StepCosts};
 
 use super::deployed::{DeployedChains, open_hosts};
 use super::direct::{CLIENT, DirectLink, SERVER};
+use super::own_links::OwnLinks;
 use super::programs::ProgramCosts;
 use super::{Chains, FRAMES, Monitor, Result, built_in_tcx_skb, fit_clamped, median};
 use crate::{Config, Control, Cores, Sockets, probe};
@@ -34,6 +35,8 @@ const CHAINS: [(&str, &str, &[&str]); 9] = [
     ("one-link-tcx", LINKS_TCX, &["kernel"]),
     ("two-links-tcx", LINKS_TCX, &["kernel", "kernel"]),
 ];
+/// The chain `user` behind an entry link.
+const ENTRY: &str = "entry-link";
 const LINKS_XDP: &str = "mapping: distributed, hook: xdp";
 const LINKS_TCX: &str = "mapping: distributed, hook: tcx";
 
@@ -51,6 +54,8 @@ struct RoundTrips {
     paths: Vec<(&'static str, [f64; 2])>,
     /// Sojourn in chain `user`: from the front door to the worker's transmission.
     user_sojourn: [f64; 2],
+    /// Sojourn in the same chain behind an entry link: from the port to the worker's transmission.
+    entry_sojourn: [f64; 2],
     /// The 99th percentile and the median of the sojourn in chain `user`, each as the median of all
     /// rounds.
     slowest: [(f64, f64); 2],
@@ -117,6 +122,8 @@ pub(super) fn measure(
     let steps = StepCosts {
         // Measured separately.
         ring: built_in.ring,
+        // Behind the link, the conversion to a frame is within the sojourn.
+        entry_link: fit_clamped(sub(sub(times.entry_sojourn, times.user_sojourn), xdp_frame)),
         link: fit_clamped(sub(rtt("two-links"), rtt("one-link"))),
         link_tcx: fit_clamped(sub(rtt("two-links-tcx"), rtt("one-link-tcx"))),
         door_tcx: programs.door_tcx,
@@ -159,9 +166,12 @@ fn measure_paths(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> R
     for (name, spec, spaces) in CHAINS {
         paths.push(deploy_chain(&mut deployed, name, spec, spaces)?);
     }
+    let own_links = OwnLinks::create()?;
+    paths.push(deploy_between(&mut deployed, &own_links)?);
     // Round trips by path and frame.
     let mut figures = vec![[Vec::new(), Vec::new()]; paths.len()];
     let mut sojourns = [Vec::new(), Vec::new()];
+    let mut entry_sojourns = [Vec::new(), Vec::new()];
     let mut slowest = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         monitor.progress("crossings", round as u64, rounds as u64);
@@ -174,11 +184,15 @@ fn measure_paths(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> R
                 let pause = Duration::from_micros(if path.name == "sleep" { 500 } else { 0 });
                 let before = path.sojourn(chains)?;
                 figures[frame].push(measure_round_trip(&path.sockets, bytes - 42, pause)?);
-                if path.name == "user" {
-                    let sojourn = path.sojourn(chains)?.since(&before);
-                    let at = |quantile| sojourn.quantile(quantile).unwrap_or_default() as f64;
-                    sojourns[frame].push(at(0.5));
-                    slowest[frame].push(at(0.99));
+                let sojourn = path.sojourn(chains)?.since(&before);
+                let at = |quantile| sojourn.quantile(quantile).unwrap_or_default() as f64;
+                match path.name {
+                    "user" => {
+                        sojourns[frame].push(at(0.5));
+                        slowest[frame].push(at(0.99));
+                    }
+                    ENTRY => entry_sojourns[frame].push(at(0.5)),
+                    _ => {}
                 }
             }
         }
@@ -194,6 +208,7 @@ fn measure_paths(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> R
             )
         }),
         user_sojourn: sojourns.map(median),
+        entry_sojourn: entry_sojourns.map(median),
     })
 }
 
@@ -229,6 +244,33 @@ fn deploy_chain(
         name,
         chain: Some(chain),
         sockets: bind_sockets(&client, &server)?,
+    })
+}
+
+/// Deploys the chain `user` between links with default offloads, and a chain back.
+fn deploy_between(deployed: &mut DeployedChains<'_>, links: &OwnLinks) -> Result<ProbedPath> {
+    let chain = |name: &str, rule: &str, space: &str, [ingress, egress]: [&String; 2]| {
+        format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: calibrate-{name} }}\nspec: {{ \
+             match: {{ protocol: udp, {rule} }}, ports: {{ ingress: {ingress}, egress: {egress} }}, \
+             worker: {{ idle: spin }}, functions: [ {{ name: f0, kind: forward, space: {space} }} ] }}\n"
+        )
+    };
+    let [a, b] = &links.ports;
+    let there = format!("destination: {SERVER}, destinationPort: {PORT}");
+    let back = format!("source: {SERVER}, sourcePort: {PORT}");
+    let text = [
+        chain(ENTRY, &there, "user", [a, b]),
+        chain("back-over-own-links", &back, "kernel", [b, a]),
+    ]
+    .join("---\n");
+    let names = [ENTRY, "back-over-own-links"].map(|name| format!("calibrate-{name}"));
+    let [name, _] = names.clone();
+    deployed.up(names, text)?;
+    Ok(ProbedPath {
+        name: ENTRY,
+        chain: Some(name),
+        sockets: bind_sockets(&links.client, &links.server)?,
     })
 }
 

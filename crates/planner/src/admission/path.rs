@@ -469,8 +469,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns the most packets of one turn. In mapping `distributed` each link is a port too, and the
-/// turns of all ports alternate.
+/// Returns the most packets of one turn. An entry link is a port too, and in mapping `distributed`
+/// each function's link. The turns of all ports alternate.
 fn port_turn(plan: &Plan) -> u16 {
     let links = match plan.mapping {
         Mapping::Distributed => plan.hops.len() as u16,
@@ -480,7 +480,7 @@ fn port_turn(plan: &Plan) -> u16 {
         Hook::Tcx => RECEIVE_LIST,
         Hook::Xdp | Hook::Auto => RECEIVE_TURN,
     };
-    turn.saturating_mul(links.saturating_add(1))
+    turn.saturating_mul(links.saturating_add(1 + u16::from(plan.entry_link)))
 }
 
 /// Returns the worst-case cost of a worker's wake-up, fs.

@@ -66,7 +66,7 @@ impl<'c> Problem<'c> {
             // Only XDP can send packets to a black box or to user space.
             .filter(|hook| !has_black_box || *hook == Hook::Xdp)
             .map(|hook| {
-                let ends = Ends::new(hook, machine, costs, distributed);
+                let ends = Ends::new(hook, chain, machine, costs);
                 (hook, steps(&ends, costs, frame_bytes))
             })
             .collect();
@@ -172,15 +172,22 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    pub(super) fn new(hook: Hook, machine: &Machine, costs: &Costs, distributed: bool) -> Self {
+    pub(super) fn new(hook: Hook, chain: &ServiceChain, machine: &Machine, costs: &Costs) -> Self {
         let steps = &costs.steps;
+        let distributed = chain.mapping == Mapping::Distributed;
+        let entry_link =
+            needs_entry_link(hook, chain, machine).then_some(("entry_link", steps.entry_link));
         let native = machine.ingress == PortKind::Native;
         let (door, convert, kernel_egress) = if hook == Hook::Xdp {
             let convert = (!native).then_some(("xdp_frame", steps.xdp_frame));
             (
                 ("door_xdp", steps.door_xdp),
                 convert,
-                ("egress_xdp", steps.egress_xdp),
+                match machine.egress {
+                    // The stack transmits, because the far end of a veth may have no NAPI.
+                    PortKind::Virtual => ("egress_redirect", steps.egress_redirect),
+                    PortKind::EndHost | PortKind::Native => ("egress_xdp", steps.egress_xdp),
+                },
             )
         } else {
             let convert = native.then_some(("tcx_skb", steps.tcx_skb));
@@ -196,11 +203,24 @@ impl Ends {
             ("user_egress", steps.user_egress)
         };
         Self {
-            door: convert.into_iter().chain([door]).collect(),
+            door: entry_link
+                .into_iter()
+                .chain(convert)
+                .chain([door])
+                .collect(),
             egress: [kernel_egress, user_egress],
             link: distributed.then_some(hook),
         }
     }
+}
+
+/// Whether packets reach the chain over an entry link. A virtual port passes on super-packets and
+/// packets without a checksum. XDP programs and user-space functions take neither, and at tcx it
+/// depends on the functions.
+pub(super) fn needs_entry_link(hook: Hook, chain: &ServiceChain, machine: &Machine) -> bool {
+    let mut functions = chain.functions.iter();
+    machine.ingress == PortKind::Virtual
+        && (hook == Hook::Xdp || functions.any(|function| !function.kind().takes_super_packets))
 }
 
 fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {

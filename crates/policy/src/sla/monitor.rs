@@ -184,14 +184,10 @@ impl SlaMonitor {
             }
         }
         for (place, (lost, users)) in &places {
+            // A new place counts from zero. So does a place that was made again.
             let before = self.places.get(place).copied();
-            let fresh = match before {
-                Some(before) if *lost >= before => lost - before,
-                // A new socket counts from zero, but an interface may be older than its first
-                // chain.
-                None if matches!(place, LossPlace::Egress { .. }) => 0,
-                _ => *lost,
-            };
+            let before = before.filter(|before| lost >= before);
+            let fresh = lost - before.unwrap_or_default();
             if fresh == 0 {
                 continue;
             }

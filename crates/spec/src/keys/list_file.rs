@@ -2,6 +2,7 @@
 
 use super::field::{Field, Fields};
 use crate::error::{Fault, FaultLog};
+use crate::files;
 use crate::printable::Printable;
 use crate::yaml;
 
@@ -76,7 +77,7 @@ impl ListOrFile {
 pub(crate) fn read_text<'a>(field: &Field<'a>, example: &str) -> Option<(&'a str, String)> {
     const EXPECTED: &str = "the path of a readable file, relative to the chain file";
     let path = field.text(EXPECTED, format_args!("write for example {example}"))?;
-    let read = field.faults.files.read(path).map_err(|reason| {
+    let read = files::read_text(field.faults.files, path).map_err(|reason| {
         let message = format!("cannot read `{}`: {}", Printable(path), Printable(&reason));
         field.fault(
             message,

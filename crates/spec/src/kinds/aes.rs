@@ -2,6 +2,7 @@
 
 use super::mtu;
 use super::prelude::*;
+use crate::files;
 use crate::secret::SecretKey;
 
 /// Most keys in one key file.
@@ -236,7 +237,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
         .and_then(|field| field.node.text())
         .and_then(|word| Cipher::WORDS.iter().find(|(name, _)| *name == word));
     let cipher = cipher.map_or_else(Cipher::default, |(_, cipher)| *cipher);
-    let read = field.faults.files.read(path);
+    let read = files::read_text(field.faults.files, path);
     match read.map(|text| parse_keys(&text, cipher)) {
         Ok(Ok(keys)) => return Some(keys),
         Ok(Err(problem)) => field.fault(
@@ -318,6 +319,15 @@ mod tests {
         };
         let lengths: Vec<_> = config.keys.iter().map(|key| key.expose().len()).collect();
         assert_eq!(lengths, [32, 16]);
+    }
+
+    #[test]
+    fn a_key_file_may_start_with_a_byte_order_mark() {
+        let file = format!("\u{feff}{KEY}\r\n");
+        let Ok(FunctionConfig::AesEncrypt(config)) = read("aes-encrypt", "", &file) else {
+            panic!("the key file is valid");
+        };
+        assert_eq!(config.keys[0].expose().len(), 16);
     }
 
     #[test]

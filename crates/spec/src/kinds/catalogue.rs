@@ -78,6 +78,9 @@ pub struct Kind {
     pub user: Option<Cost>,
     /// The part of a packet that the function reads or writes.
     pub works_on: PacketParts,
+    /// Whether the kernel form takes super-packets (GSO) and packets whose checksum the sender left
+    /// to the card. User-space functions take neither.
+    pub takes_super_packets: bool,
     /// The state of the function between packets.
     pub state: State,
     /// Whether the chain drops packets by default while the function fails (fails closed).
@@ -127,6 +130,7 @@ impl Kind {
         kernel: None,
         user: None,
         works_on: PacketParts::Nothing,
+        takes_super_packets: false,
         state: State::None,
         fails_closed: false,
         config: &[],

@@ -77,6 +77,7 @@ pub static FIREWALL: Kind = Kind {
     kernel: Some(Cost::new(15.0, 0.0)),
     user: Some(Cost::new(17.0, 0.0)),
     works_on: PacketParts::Header,
+    takes_super_packets: true,
     fails_closed: true,
     config: FirewallConfig::KEYS,
     description: "Allows or denies packets by prefix, protocol and port. Its cost hardly depends on the \

@@ -73,6 +73,7 @@ pub static LOAD_BALANCER: Kind = Kind {
     kernel: Some(Cost::new(50.0, 0.0)),
     user: Some(Cost::new(40.0, 0.0)),
     works_on: PacketParts::Header,
+    takes_super_packets: true,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \

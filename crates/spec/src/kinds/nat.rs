@@ -73,6 +73,7 @@ pub static NAT: Kind = Kind {
     kernel: Some(Cost::new(45.0, 0.0)),
     user: Some(Cost::new(50.0, 0.0)),
     works_on: PacketParts::Header,
+    takes_super_packets: true,
     state: State::PerFlow,
     fails_closed: true,
     config: NatConfig::KEYS,

@@ -38,6 +38,7 @@ pub static WORK: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(3.0, 0.0)),
     user: Some(Cost::new(2.0, 0.0)),
+    takes_super_packets: true,
     config: WorkConfig::KEYS,
     description: "Occupies the core for a given number of cycles, for experiments. The cycles are per packet \
                   and per byte, in steps of 4: dependent register operations. Packets pass unchanged.",

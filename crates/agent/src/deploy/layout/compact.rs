@@ -115,20 +115,21 @@ fn open_worker(parts: &Parts, job: LayoutJob<'_>) -> Result<OpenWorker, ApiError
     let LayoutJob {
         chain, plan, ports, ..
     } = job;
-    let (_, ingress, egress) = ports.kernel_ports()?;
+    let (_, _, egress) = ports.kernel_ports()?;
     let key = Key::of(chain, &ports.made_by);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
         sandbox: &sandbox,
+        mtu: job.longest_mtu()?,
         parts,
     };
     let worker = parts
         .workers
         .acquire(&key, || Worker::start(&key, start, None))?;
-    worker.check(&chain.worker, &sandbox)?;
+    worker.check(start)?;
     let ports = vec![
-        OpenPort::open(&worker, ingress)?,
+        OpenPort::open(&worker, job.door()?)?,
         OpenPort::open(&worker, egress)?,
     ];
     let mut user_segments = segments(plan, Space::User);
@@ -176,7 +177,8 @@ fn kernel_segments(
     opened: Option<&OpenWorker>,
     class: Option<&Class>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
-    let (circuit, ingress, egress) = job.ports.kernel_ports()?;
+    let (circuit, _, egress) = job.ports.kernel_ports()?;
+    let ingress = job.door()?;
     let internal = opened.and_then(|opened| opened.internal.as_ref());
     // The first segment gets packets from the port, later segments from the internal link.
     let sockets = |first_position: u8| -> Sockets {
@@ -198,6 +200,7 @@ fn kernel_segments(
             Exit::Egress {
                 ifindex: egress.ifindex,
                 peer: circuit.has_hosts(),
+                by_stack: !circuit.has_hosts() && egress.is_virtual,
             }
         },
     };
@@ -216,7 +219,7 @@ fn run_user_functions(
         worker,
     } = opened;
     let plan = job.plan;
-    let (_, ingress, egress) = job.ports.kernel_ports()?;
+    let (_, _, egress) = job.ports.kernel_ports()?;
     let mut sockets = ports.iter();
     let out = sockets.find(|port| port.ifindex == egress.ifindex);
     let out = out.map(|port| port.socket);
@@ -243,7 +246,7 @@ fn run_user_functions(
     }
     let state = worker.state();
     // The first user segment gets packets from the port, later ones from the internal link.
-    let interfaces = [Some(ingress.ifindex), state.internal_interface()];
+    let interfaces = [Some(job.door()?.ifindex), state.internal_interface()];
     let entries = segments(plan, Space::User).map(|segment| segment.first_position);
     let entries = entries.zip(interfaces.into_iter().flatten());
     let entries =
@@ -334,6 +337,7 @@ impl Layout for Compact {
             bytes_out: (!ends_in_user).then_some(egress.bytes),
             sections: vec![sojourn],
             shaper: self.class.as_ref().map_or(shaper, |class| class.stats()),
+            ..GenerationCounts::default()
         }
     }
 

@@ -11,6 +11,7 @@ use myelin_spec::SandboxSpec;
 use super::LayoutJob;
 use crate::api::ApiError;
 use crate::node::Parts;
+use crate::node::circuit::MTU;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
 use crate::node::stages::RunningSegments;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart};
@@ -36,17 +37,18 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
     };
     let key = Key::of(chain, "");
     let sandbox = SandboxSpec::default();
+    let start = WorkerStart {
+        spec: &chain.worker,
+        sandbox: &sandbox,
+        mtu: MTU,
+        parts,
+    };
     let worker = parts.workers.acquire(&key, || {
         let claim = parts.devices.claim(chain)?;
-        let start = WorkerStart {
-            spec: &chain.worker,
-            sandbox: &sandbox,
-            parts,
-        };
         Worker::start(&key, start, Some(claim))
     });
     let worker = worker.map_err(failed)?;
-    worker.check(&chain.worker, &sandbox).map_err(failed)?;
+    worker.check(start).map_err(failed)?;
     let claim = worker.devices.as_ref();
     let claim = claim.ok_or_else(|| failed(ApiError::failed("the worker has no devices")))?;
     let direction = claim.direction(chain).map_err(failed)?;
@@ -105,9 +107,9 @@ impl Layout for BetweenDevices {
             door,
             hops: chain.positions,
             packets_out: chain.transmitted,
-            bytes_out: None,
             sections: vec![chain.sojourn],
             shaper: chain.shaper,
+            ..GenerationCounts::default()
         }
     }
 

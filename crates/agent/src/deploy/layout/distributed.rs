@@ -20,7 +20,6 @@ use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::node::Parts;
 use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
 use crate::node::chains::kernel_hook;
-use crate::node::circuit::MTU;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout, read_kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
 use crate::node::stages::RunningSegments;
@@ -180,11 +179,12 @@ fn make_sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox,
         position: hop.position,
     };
     let journal = &parts.journal;
+    let mtu = job.longest_mtu()?;
     match hop.space {
-        _ if hop.is_black_box() => Sandbox::create_for_black_box(&id, MTU, journal),
-        Space::Kernel => Sandbox::create(&id, MTU, journal),
+        _ if hop.is_black_box() => Sandbox::create_for_black_box(&id, mtu, journal),
+        Space::Kernel => Sandbox::create(&id, mtu, journal),
         // A worker's packets return with an NSH header.
-        Space::User => Sandbox::create(&id, MTU + ENCAPSULATION_LEN as u32, journal),
+        Space::User => Sandbox::create(&id, mtu + ENCAPSULATION_LEN as u32, journal),
     }
 }
 
@@ -228,12 +228,13 @@ impl DeployedFunction {
         let start = WorkerStart {
             spec,
             sandbox,
+            mtu: job.longest_mtu()?,
             parts,
         };
         let worker = parts
             .workers
             .acquire(&key, || Worker::start(&key, start, None))?;
-        worker.check(spec, sandbox)?;
+        worker.check(start)?;
         let socket = self.open_socket(job, worker)?;
         let chain = UserChain {
             spi: job.spi,
@@ -403,6 +404,7 @@ impl Layout for Distributed {
             bytes_out,
             sections,
             shaper,
+            ..GenerationCounts::default()
         }
     }
 

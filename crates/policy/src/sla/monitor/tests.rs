@@ -215,13 +215,13 @@ fn an_idle_chain_has_no_share_of_egress_losses() {
 }
 
 #[test]
-fn egress_losses_before_the_first_reading_do_not_count() {
+fn egress_losses_of_the_first_second_count() {
     let at = |up_s, packets, lost| at_egress("a", 1, up_s, packets, lost);
     let mut monitor = SlaMonitor::default();
     add_round(&mut monitor, 1, vec![at(1.0, 100, 50)]);
-    assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 0);
+    assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 50);
     add_round(&mut monitor, 2, vec![at(2.0, 200, 53)]);
-    assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 3);
+    assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 53);
     let event = &monitor.events(None, 0)[0];
     assert_eq!(
         (event.cause, event.hop.as_str()),

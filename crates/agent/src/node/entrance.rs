@@ -1,0 +1,98 @@
+//! The way of a chain's packets from its ingress port to its front door: directly, or over the
+//! port's entry link.
+
+use myelin_kernel::{CounterLine, LoadedChain, Relay};
+use myelin_packet::Match;
+
+use crate::api::ApiError;
+use crate::node::Parts;
+use crate::node::ports::{Port, PortKey, PortLease};
+
+/// The entrance of a generation.
+pub(crate) struct Entrance {
+    /// The port where packets arrive.
+    ingress: PortLease,
+    /// The port with the front door: the ingress port, or the far end of its entry link.
+    pub(crate) door: PortLease,
+    /// Sends packets over the entry link; `None` if the front door is at the ingress port.
+    relay: Option<Relay>,
+}
+
+impl Entrance {
+    /// Opens the entrance of a chain. `over_link` makes the entry link of the ingress port if no
+    /// other chain uses the link.
+    pub(crate) fn open(
+        parts: &Parts,
+        ingress: &PortLease,
+        over_link: bool,
+        spi: u32,
+    ) -> Result<Self, ApiError> {
+        if !over_link {
+            let (ingress, door) = (ingress.clone(), ingress.clone());
+            return Ok(Self {
+                ingress,
+                door,
+                relay: None,
+            });
+        }
+        let key = PortKey::BehindLink(ingress.ifindex);
+        let open = || Port::open_behind_link(parts, ingress.ifindex);
+        let door = parts.ports.acquire(&key, open)?;
+        let near = door.entry_link().map_or(0, |link| link.near);
+        let relay = parts.plane.add_relay(spi, near).map_err(ApiError::failed)?;
+        Ok(Self {
+            ingress: ingress.clone(),
+            door,
+            relay: Some(relay),
+        })
+    }
+
+    /// Redirects the packets of `rule` to a chain. A match of an earlier generation changes
+    /// atomically. `is_new`: the front door has no such match yet.
+    pub(crate) fn redirect(
+        &self,
+        rule: &Match,
+        loaded: &LoadedChain,
+        is_new: bool,
+    ) -> Result<(), myelin_kernel::Error> {
+        self.door.door().redirect(rule, loaded)?;
+        let Some(relay) = &self.relay else {
+            return Ok(());
+        };
+        let relayed = self.ingress.door().redirect_to_relay(rule, relay);
+        if relayed.is_err() && is_new {
+            // The caller gets the first error.
+            let _ = self.door.door().remove(rule);
+        }
+        relayed
+    }
+
+    /// Removes a match, first at the ingress port.
+    pub(crate) fn remove(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
+        self.ingress.door().remove(rule)?;
+        self.remove_behind_link(rule)
+    }
+
+    /// Removes a match behind the entry link. Does nothing without an entry link.
+    pub(crate) fn remove_behind_link(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
+        if self.relay.is_some() {
+            self.door.door().remove(rule)?;
+        }
+        Ok(())
+    }
+
+    /// Whether packets come over an entry link.
+    pub(crate) fn is_over_link(&self) -> bool {
+        self.relay.is_some()
+    }
+
+    /// The packets that arrived at the ingress port. `None` if the front door counts them.
+    pub(crate) fn arrived(&self) -> Option<CounterLine> {
+        self.relay.as_ref().map(Relay::counters)
+    }
+
+    /// Index of the near end of the entry link.
+    pub(crate) fn near(&self) -> Option<u32> {
+        self.door.entry_link().map(|link| link.near)
+    }
+}

@@ -1,0 +1,57 @@
+//! The entry link of a port: the veth pair over which packets of a virtual interface reach a front
+//! door.
+//!
+//! A virtual interface passes on super-packets, packets whose checksum is left to the card, and
+//! VLAN tags beside the frame. The near end of an entry link has no offloads. So the kernel
+//! segments packets, completes checksums and inserts tags before the packets reach the far end.
+
+use myelin_linux::ethtool;
+use myelin_linux::journal::{Journal, Resource, ResourceGuard};
+use myelin_linux::link::{self, Link, VethEnd};
+use myelin_linux::netlink::Netlink;
+
+use crate::api::{ApiError, short_hash};
+
+/// The two service tags that carry the stamp over the link (`relay.h`), bytes.
+const TAGS: u32 = 8;
+
+/// The entry link of a port. Dropping the value removes the link.
+pub(crate) struct EntryLink {
+    /// Index of the near end, where packets leave the port.
+    pub(crate) near: u32,
+    _made: ResourceGuard,
+}
+
+impl EntryLink {
+    /// Makes the link of the interface `port`. Returns the link and its far end.
+    pub(crate) fn make(
+        port: &Link,
+        run_id: &str,
+        journal: &Journal,
+    ) -> Result<(Self, Link), ApiError> {
+        // The process number distinguishes this agent's links from links of a killed agent.
+        let id = format!("{run_id} {} entry {}", std::process::id(), port.index);
+        let base = format!("my{}", short_hash(id.as_bytes()));
+        let (near, far) = (format!("{base}a"), format!("{base}b"));
+        let name = near.clone();
+        let made = journal.guard(Resource::Link { name });
+        let made = made.map_err(ApiError::failed)?;
+        let (near, far) = make_link(&near, &far, port.mtu + TAGS).map_err(ApiError::failed)?;
+        let near = near.index;
+        Ok((Self { near, _made: made }, far))
+    }
+}
+
+fn make_link(near: &str, far: &str, mtu: u32) -> myelin_linux::Result<(Link, Link)> {
+    let mut netlink = Netlink::open()?;
+    let end = |name| VethEnd {
+        mtu: Some(mtu),
+        ..VethEnd::named(name)
+    };
+    netlink.apply([link::create_veth(&end(near), &end(far))?])?;
+    for name in [far, near] {
+        let id = netlink.link(name)?.id();
+        ethtool::set_up_without_offloads(&mut netlink, &id)?;
+    }
+    Ok((netlink.link(near)?, netlink.link(far)?))
+}
