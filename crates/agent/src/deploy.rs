@@ -80,6 +80,7 @@ pub(crate) fn up(
         chains: &node.chains,
         circuits: &node.parts.circuits,
         ports: &node.parts.ports,
+        links_are_whole: node.parts.links_are_whole(),
     };
     let plan::FilePlans {
         mut planned,

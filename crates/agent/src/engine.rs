@@ -34,6 +34,12 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Declares that the interfaces of chain files deliver packets of wire size with whole
+    /// checksums, and that their far ends have NAPI. For programs that made these links so.
+    pub fn declare_links_whole(&self) {
+        self.node.parts.whole_links.store(true, Ordering::Relaxed);
+    }
+
     /// Prepares the node. Workers run `program` with the argument `worker`.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ pub(crate) mod stages;
 pub(crate) mod workers;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use myelin_kernel::{Capacity, Plane};
@@ -83,9 +83,18 @@ pub(crate) struct Parts {
     pub(crate) run_id: String,
     next_spi: AtomicU32,
     next_worker: AtomicU32,
+    /// Whether the interfaces of chain files deliver packets of wire size with whole checksums to
+    /// far ends with NAPI.
+    pub(crate) whole_links: AtomicBool,
 }
 
 impl Parts {
+    /// Whether the interfaces of chain files need neither an entry link nor the stack's transmit
+    /// path.
+    pub(crate) fn links_are_whole(&self) -> bool {
+        self.whole_links.load(Ordering::Relaxed)
+    }
+
     /// Returns an unused service path identifier (SPI). The SPI of a removed chain is not reused,
     /// so a late packet cannot enter another chain.
     pub(crate) fn take_spi(&self) -> u32 {
@@ -124,6 +133,7 @@ impl Node {
                 run_dir: run_dir.clone(),
                 next_spi: AtomicU32::new(0),
                 next_worker: AtomicU32::new(0),
+                whole_links: AtomicBool::new(false),
             },
             pin_dir,
             orphans: Mutex::new(orphans),

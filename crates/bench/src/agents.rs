@@ -24,6 +24,8 @@ impl EmbeddedAgent {
     pub(crate) fn open(program: &Path) -> Result<Arc<Self>, Error> {
         let dir = OwnedRunDir::create()?;
         let engine = Engine::open(&dir.run_dir, program.to_path_buf())?;
+        // Experiments make their links without offloads.
+        engine.declare_links_whole();
         Ok(Arc::new(Self { engine, dir }))
     }
 

@@ -63,6 +63,19 @@ struct PlannedPort {
     queues: u32,
     /// The owner whose worker binds the queues.
     queue_owner: Option<String>,
+    /// Whether packets arrive with wire size and whole checksums, because Myelin made the link or
+    /// the program that runs the agent says so.
+    is_whole: bool,
+}
+
+impl PlannedPort {
+    /// The kind of the port for packets that arrive there.
+    fn arrival_kind(&self) -> PortKind {
+        match self.kind {
+            PortKind::Virtual if self.is_whole => PortKind::EndHost,
+            kind => kind,
+        }
+    }
 }
 
 /// The parts of the node that planning inspects.
@@ -71,6 +84,8 @@ pub(crate) struct NodeView<'a> {
     pub(crate) chains: &'a Chains,
     pub(crate) circuits: &'a Pool<String, Circuit>,
     pub(crate) ports: &'a Ports,
+    /// Whether named interfaces deliver packets of wire size with whole checksums.
+    pub(crate) links_are_whole: bool,
 }
 
 /// Plans the chains in file order. The caller has reserved their names.
@@ -157,7 +172,7 @@ impl FilePlanner {
         let machine = Machine {
             egress_bps: egress.bps,
             ingress_mtu: ingress.mtu,
-            ..planner_machine(ingress.kind, egress.kind)
+            ..planner_machine(ingress.arrival_kind(), egress.kind)
         };
         let mut plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
         check_mtu(chain, &plan, &ingress)?;
@@ -365,6 +380,8 @@ fn inspect_ports(
                 queues: read_receive_queues(&link).unwrap_or(1),
                 queue_owner: owner(PortKey::Interface(link.index))
                     .or_else(|| owner(PortKey::BehindLink(link.index))),
+                is_whole: node.links_are_whole
+                    || port.as_ref().is_some_and(|port| port.is_between_hosts()),
                 // All chains of a port have one name for it in the ledger, also after a rename.
                 name: port.map_or(link.name, |port| port.name.clone()),
             }
@@ -379,6 +396,7 @@ fn inspect_ports(
         mtu: Some(MTU),
         queues: 1,
         queue_owner: port.and_then(Port::queue_owner),
+        is_whole: true,
     };
     let ingress = end("ingress", ports.map(|circuit| &*circuit.ingress));
     let egress = end("egress", ports.map(|circuit| &*circuit.egress));

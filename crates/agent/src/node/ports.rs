@@ -125,6 +125,11 @@ impl Port {
         &self.door
     }
 
+    /// Whether Myelin made the end hosts behind the port, without offloads.
+    pub(crate) fn is_between_hosts(&self) -> bool {
+        self.door.config().opposite.is_some()
+    }
+
     /// The owner whose worker binds the queues.
     pub(crate) fn queue_owner(&self) -> Option<String> {
         let queue_user = lock(&self.queue_user);

@@ -93,7 +93,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let (costs, longest_stall_ns) = measure_costs(session)?;
     let admission = AdmissionCheck {
         machine: Machine {
-            ingress: PortKind::Virtual,
+            ingress: PortKind::EndHost,
             egress: PortKind::Virtual,
             ..Machine::with_end_hosts(myelin_linux::affinity::count_cores())
         },
@@ -501,7 +501,7 @@ mod tests {
         let admission = AdmissionCheck {
             costs: Costs::default(),
             machine: Machine {
-                ingress: PortKind::Virtual,
+                ingress: PortKind::EndHost,
                 egress: PortKind::Virtual,
                 ..Machine::with_end_hosts(2)
             },

@@ -166,19 +166,21 @@ fn load_programs(
         } else {
             EntrySpace::Kernel
         },
-        segments: kernel_segments(job, opened, class)?,
+        segments: kernel_segments(parts, job, opened, class)?,
     };
     let loaded = parts.plane.load_chain(&config);
     loaded.map(Arc::new).map_err(ApiError::failed)
 }
 
 fn kernel_segments(
+    parts: &Parts,
     job: LayoutJob<'_>,
     opened: Option<&OpenWorker>,
     class: Option<&Class>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
     let (circuit, _, egress) = job.ports.kernel_ports()?;
     let ingress = job.door()?;
+    let by_stack = !circuit.has_hosts() && egress.is_virtual && !parts.links_are_whole();
     let internal = opened.and_then(|opened| opened.internal.as_ref());
     // The first segment gets packets from the port, later segments from the internal link.
     let sockets = |first_position: u8| -> Sockets {
@@ -200,7 +202,7 @@ fn kernel_segments(
             Exit::Egress {
                 ifindex: egress.ifindex,
                 peer: circuit.has_hosts(),
-                by_stack: !circuit.has_hosts() && egress.is_virtual,
+                by_stack,
             }
         },
     };
