@@ -51,13 +51,14 @@ pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<
     server::serve(run_dir, engine, options)
 }
 
-/// Moves the agent into the mount namespace of process 1. `ip netns exec` makes a mount namespace
-/// that ends with its last process. There, the pins of kernel chains would end with the agent.
+/// Moves the agent into the mount namespace of process 1, else of the farthest ancestor that allows
+/// it, for example the user's login shell. `ip netns exec` makes a mount namespace that ends with
+/// its last process. There, the pins of kernel chains would end with the agent.
 fn join_first_mount_namespace(run_dir: &RunDir, program: &Path) {
     let shared = [Path::new("/"), run_dir.path(), program];
-    match mount_namespace::join(1, &shared) {
-        Ok(true) => tracing::info!("the agent is in the mount namespace of process 1"),
-        Ok(false) => {}
+    match mount_namespace::join_first(&shared) {
+        Ok(Some(pid)) => tracing::info!("the agent is in the mount namespace of process {pid}"),
+        Ok(None) => {}
         Err(error) => tracing::warn!(
             %error,
             "the agent stays in its own mount namespace: if the namespace ends, kernel chains end with it"

@@ -24,6 +24,7 @@ pub(crate) mod quiesce;
 pub(crate) mod reserved;
 pub(crate) mod sandbox;
 pub(crate) mod stages;
+mod wire_size;
 pub(crate) mod workers;
 
 use std::path::PathBuf;

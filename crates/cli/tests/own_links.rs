@@ -3,11 +3,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::net::UdpSocket;
 
 use common::port_pair::PortPair;
+use common::streams::{PATIENCE, Streams};
 use common::{Myelin, skip_unless_root, wait_for};
 
 /// Functions of a chain, and lines of its `spec`.
@@ -41,9 +40,6 @@ const CHAINS: [(&str, &str, &str); 7] = [
     ),
 ];
 const CODER_IN_KERNEL: &str = "[ { name: a, kind: xor, space: kernel, config: { key: 90 } }, { name: b, kind: xor, space: kernel, config: { key: 90 } } ]";
-/// Longer than many super-packets.
-const STREAM: usize = 4 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn datagrams_pass_chains_between_hosts_with_default_offloads() {
@@ -92,38 +88,13 @@ fn streams_pass_chains_between_hosts_with_default_offloads() {
     }
     let myelin = Myelin::new();
     let ports = PortPair::new();
-    let listen = || TcpListener::bind("10.77.0.2:9000").unwrap();
-    let listener = ports.open_server().enter(listen).unwrap();
-    let sent: Vec<u8> = (0..STREAM).map(|at| (at / 7) as u8).collect();
+    let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
     for (name, functions, spec) in CHAINS {
         let file = myelin.write_file(&ports.both_ways(functions, spec));
         myelin.run_ok(&["up", file.to_str().unwrap()]);
-        let connect = || TcpStream::connect_timeout(&"10.77.0.2:9000".parse().unwrap(), PATIENCE);
-        let mut client = ports.open_client().enter(connect).unwrap().unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        for stream in [&client, &server] {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        }
-        pass_stream(&mut client, &mut server, &sent, name);
-        pass_stream(&mut server, &mut client, &sent, name);
-        drop((client, server));
+        streams.pass_both_ways(name);
         myelin.run_ok(&["down", "--all"]);
     }
     drop(ports);
     myelin.assert_clean();
-}
-
-fn pass_stream(from: &mut TcpStream, to: &mut TcpStream, sent: &[u8], name: &str) {
-    let mut received = vec![0; sent.len()];
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| from.write_all(sent));
-        let read = to.read_exact(&mut received);
-        read.unwrap_or_else(|error| panic!("{name}: {error}"));
-        writer
-            .join()
-            .unwrap()
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
-    });
-    assert!(received == sent, "{name}: the stream arrived changed");
 }

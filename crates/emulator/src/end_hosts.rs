@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use myelin_linux::address;
-use myelin_linux::ethtool::{self, Ethtool, Offload};
+use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::journal::{Journal, ResourceGuards};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::neighbour;
@@ -180,7 +180,11 @@ impl HostBuilder<'_> {
         for host in &hosts {
             // With IPv6, the caller's stack would send packets to a port, among the chain's
             // packets.
-            ethtool::set_up_without_offloads(&mut netlink, &host.port)?;
+            sysctl::disable_ipv6(&host.port.name, true)?;
+            netlink.apply([
+                link::disable_ipv6_autoconfiguration(&host.port),
+                link::set_up(&host.port),
+            ])?;
         }
         for host in &hosts {
             host.enter(|| self.configure(host))??;
@@ -245,7 +249,6 @@ impl HostBuilder<'_> {
 
     /// Configures link, addresses and routes. Runs inside the host.
     fn configure(&self, host: &Host) -> myelin_linux::Result<()> {
-        Ethtool::open()?.disable_offloads(HOST_LINK)?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {
             // For addresses that a user adds later. `address::add` skips the detection itself.
             sysctl::set_accept_dad(HOST_LINK, 0)?;

@@ -4,8 +4,8 @@
 //! namespace (`myelin-<chain>-client`) with one link, `eth0`. The other end of that link, the
 //! *port*, is in the caller's namespace, and the chain attaches to it. So any tool runs on a host:
 //! `ip netns exec myelin-tactile-client ping 10.0.0.2`. This crate prepares the hosts for
-//! measurements: addresses from the chain's match, permanent neighbours, offloads off, no packets
-//! of IPv6 autoconfiguration.
+//! measurements: addresses from the chain's match, permanent neighbours, no packets of IPv6
+//! autoconfiguration. The links have the kernel's default offloads.
 //!
 //! Start with [`EndHosts::create`]. It makes both hosts or nothing. It records each object in a
 //! [`Journal`](myelin_linux::journal::Journal) first, so removal also works after `kill -9`. This

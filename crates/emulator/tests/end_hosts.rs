@@ -190,11 +190,7 @@ fn ordinary_tools_work_between_the_hosts() {
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "one pair of hosts, checked at both ends"
-)]
-fn idle_hosts_send_nothing_and_offloads_are_off() {
+fn idle_hosts_send_nothing_and_have_default_offloads() {
     let matches = Match {
         destination: Some("192.0.2.9".parse().unwrap()),
         ..Match::default()
@@ -239,20 +235,8 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
 
     for role in Role::BOTH {
         let features = fixture.run_on(role, "ethtool -k eth0");
-        for (feature, state) in [
-            ("tx-checksumming", "off"),
-            ("scatter-gather", "off"),
-            ("tcp-segmentation-offload", "off"),
-            ("generic-segmentation-offload", "off"),
-            ("tx-udp-segmentation", "off"),
-            ("generic-receive-offload", "off"),
-        ] {
-            let line = features
-                .lines()
-                .find(|line| line.trim().starts_with(feature))
-                .unwrap();
-            assert!(line.contains(&format!(": {state}")), "{role}: {line}");
-        }
+        assert!(features.contains("tcp-segmentation-offload: on"));
+        assert!(features.contains("generic-receive-offload: off"));
     }
     let server = &fixture.hosts().server;
     server.set_napi().unwrap();
@@ -269,19 +253,6 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
             myelin_linux::sysctl::get(&format!("net/ipv6/conf/{link}/disable_ipv6")).unwrap()
         };
         assert_eq!(off(port), "1");
-        let features = Command::new("ethtool")
-            .args(["-k", port])
-            .output()
-            .unwrap()
-            .stdout;
-        let features = String::from_utf8(features).unwrap();
-        for feature in [
-            "tx-checksumming: off",
-            "tcp-segmentation-offload: off",
-            "generic-receive-offload: off",
-        ] {
-            assert!(features.contains(feature), "{port}: {features}");
-        }
         assert_eq!(
             fixture.hosts().host(role).enter(|| off("eth0")).unwrap(),
             "1"

@@ -50,13 +50,12 @@ pub enum Offload {
     TransmitVlan,
 }
 
-/// Offloads that leave a packet unfinished or merge several packets into one packet.
-const UNFINISHED: [Offload; 6] = [
+/// Offloads with which a sender leaves a packet unfinished.
+const TRANSMIT: [Offload; 5] = [
     Offload::TransmitChecksum,
     Offload::ScatterGather,
     Offload::Segmentation,
     Offload::GenericSegmentation,
-    Offload::GenericReceive,
     Offload::TransmitVlan,
 ];
 
@@ -181,10 +180,17 @@ impl Ethtool {
         }
     }
 
+    /// Turns the offloads that leave a packet unfinished on or off. Without these, the link sends
+    /// packets of wire size with whole checksums.
+    pub fn set_transmit_offloads(&mut self, link: &str, on: bool) -> Result<()> {
+        self.set(link, &TRANSMIT, on)
+    }
+
     /// Turns off the offloads that leave a packet unfinished or merge several packets into one
     /// packet. So functions see packets as they are on the wire.
     pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
-        self.set(link, &UNFINISHED, false)
+        self.set_transmit_offloads(link, false)?;
+        self.set(link, &[Offload::GenericReceive], false)
     }
 
     /// Returns the number of receive queues; `None` if the driver does not report the number.

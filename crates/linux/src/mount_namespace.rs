@@ -3,15 +3,44 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::procfs::Stat;
 
 /// The mount namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/mnt";
+
+/// Moves this process into the first mount namespace that it may enter: that of process 1, else of
+/// the ancestor farthest from this process. Returns the process whose mount namespace this process
+/// has now; `None` if this process stays in its own.
+///
+/// # Errors
+/// As [`join`]. Every process refuses; the error is that of process 1.
+pub fn join_first(shared: &[&Path]) -> Result<Option<u32>> {
+    let mut refusal = None;
+    for pid in find_ancestors(std::process::id()).into_iter().rev() {
+        match join(pid, shared) {
+            Ok(moved) => return Ok(moved.then_some(pid)),
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    refusal.map_or(Ok(None), Err)
+}
+
+/// Returns the ancestors of a process: the parent first, process 1 last.
+fn find_ancestors(pid: u32) -> Vec<u32> {
+    let parent = |pid: &u32| Stat::read(*pid).ok().map(|stat| stat.parent);
+    let ancestors = iter::successors(parent(&pid), parent);
+    // The parent of a process that another PID namespace started is 0.
+    let mut ancestors: Vec<_> = ancestors.take_while(|pid| *pid > 1).collect();
+    ancestors.push(1);
+    ancestors
+}
 
 /// Moves this process into the mount namespace of process `pid`. Returns whether the process moved;
 /// `false` if both already share a mount namespace. The working directory keeps its path.
@@ -109,6 +138,14 @@ mod tests {
         let (outcome, is_joined, working_directory) = join_on_thread(child.id(), &shared);
         assert!(outcome.unwrap() && is_joined);
         assert_eq!(working_directory, directory.path());
+    }
+
+    #[test]
+    fn the_ancestors_of_a_process_end_with_process_1() {
+        let child = Child::spawn(Command::new("sleep").arg("4719"));
+        let ancestors = find_ancestors(child.id());
+        assert_eq!(ancestors[0], std::process::id());
+        assert_eq!(ancestors.last(), Some(&1));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub struct Plan {
     pub ports: Option<Ports>,
     /// The hook that takes the chain's packets: `xdp` or `tcx`.
     pub hook: Hook,
+    /// Whether the chain needs packets of wire size with whole checksums.
+    #[serde(default)]
+    pub wire_size: bool,
     /// Whether packets reach the front door over an entry link, which makes super-packets packets
     /// of wire size and completes checksums.
     #[serde(default)]

@@ -12,7 +12,7 @@ use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
 use self::mapping::add_rings;
 use self::place::Placement;
-use self::problem::{Ends, Problem, needs_entry_link};
+use self::problem::{Ends, Problem, needs_entry_link, needs_wire_size};
 use self::reach::{Crossings, step_parts};
 use crate::classify::required_space;
 use crate::costs::Costs;
@@ -71,6 +71,7 @@ pub(crate) fn plan_with_mapping(
         owner: chain.owner().to_owned(),
         ports: chain.ports.clone(),
         hook,
+        wire_size: needs_wire_size(hook, chain),
         entry_link: needs_entry_link(hook, chain, machine),
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,

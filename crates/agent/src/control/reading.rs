@@ -30,6 +30,7 @@ pub(crate) fn read_chain(
         up_s: running.started.elapsed().as_secs_f64(),
         counts: view.counts(),
         counts_bytes_out: figures.bytes_out.is_some(),
+        missed_at_entry: figures.entered.saturating_sub(door.packets),
         passed_door: door.packets.saturating_sub(door.policed + door.drops),
         hops: generation.hops(figures),
         in_shaper: figures.shaper.waiting,
@@ -55,8 +56,8 @@ fn read_loss_counters(
     let entrance = generation.entrance.as_ref();
     if let Some(interface) = entrance.and_then(Entrance::near) {
         loss_counters.push(LossCounter {
-            place: LossPlace::Inner { interface },
-            next_position: Some(0),
+            place: LossPlace::Entry { interface },
+            next_position: None,
             lost: 0,
         });
     }
@@ -65,7 +66,7 @@ fn read_loss_counters(
         return loss_counters;
     };
     for counter in &mut loss_counters {
-        if let LossPlace::Inner { interface } = counter.place {
+        if let LossPlace::Entry { interface } | LossPlace::Inner { interface } = counter.place {
             counter.lost = netlink.transmit_losses(interface).unwrap_or_default();
         }
     }

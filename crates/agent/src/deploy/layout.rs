@@ -145,10 +145,11 @@ fn keep_or_create_policer(
     let same = previous
         .and_then(|generation| generation.policer.as_ref())
         .filter(|policer| *policer.profile() == profile);
-    match same {
-        Some(policer) => Ok(Some(Arc::clone(policer))),
-        None => parts.plane.policer(&profile).map_err(ApiError::failed),
+    if let Some(policer) = same {
+        return Ok(Some(Arc::clone(policer)));
     }
+    let policer = parts.plane.policer(&profile).map_err(ApiError::failed);
+    policer.map_err(|error| with_chain_name(chain, error))
 }
 
 /// Attaches the front door at XDP, unless the running chain has done so.

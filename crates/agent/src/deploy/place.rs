@@ -37,9 +37,8 @@ pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain,
             Some(running) => running.spi,
             None => parts.take_spi(),
         };
-        let over_link = planned.plan.entry_link;
         let entrance = match ports.kernel_ports() {
-            Ok((_, ingress, _)) => Some(Entrance::open(parts, ingress, over_link, spi)?),
+            Ok((_, ingress, _)) => Some(Entrance::open(parts, ingress, &planned.plan, spi)?),
             Err(_) => None,
         };
         let claims = claim_queues(&planned, &ports, entrance.as_ref())?;

@@ -63,8 +63,8 @@ struct PlannedPort {
     queues: u32,
     /// The owner whose worker binds the queues.
     queue_owner: Option<String>,
-    /// Whether packets arrive with wire size and whole checksums, because Myelin made the link or
-    /// the program that runs the agent says so.
+    /// Whether packets can arrive with wire size and whole checksums without an entry link, because
+    /// Myelin made the link or the program that runs the agent says so.
     is_whole: bool,
 }
 
@@ -381,7 +381,7 @@ fn inspect_ports(
                 queue_owner: owner(PortKey::Interface(link.index))
                     .or_else(|| owner(PortKey::BehindLink(link.index))),
                 is_whole: node.links_are_whole
-                    || port.as_ref().is_some_and(|port| port.is_between_hosts()),
+                    || port.as_ref().is_some_and(|port| port.sender.is_some()),
                 // All chains of a port have one name for it in the ledger, also after a rename.
                 name: port.map_or(link.name, |port| port.name.clone()),
             }

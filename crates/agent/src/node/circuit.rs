@@ -73,19 +73,17 @@ impl Circuit {
         hosts: Option<EndHosts>,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        let is_made = hosts.is_some();
-        let port = |link: &Link, opposite: &Link| {
-            let opposite = is_made.then_some(Opposite {
+        let port = |link: &Link, opposite: &Link, role| {
+            let opposite = Opposite {
                 ifindex: opposite.index,
                 peer: true,
-            });
+            };
+            let made = hosts.as_ref().map(|hosts| (opposite, hosts.host(role)));
             let key = PortKey::Interface(link.index);
-            ports.acquire(&key, || Port::open(plane, link, opposite, journal))
+            ports.acquire(&key, || Port::open(plane, link, made, journal))
         };
-        // After an error the ports drop before the hosts behind them.
-        let hosts = hosts;
-        let ingress_port = port(ingress, egress)?;
-        let egress_port = port(egress, ingress)?;
+        let ingress_port = port(ingress, egress, Role::Client)?;
+        let egress_port = port(egress, ingress, Role::Server)?;
         Ok(Self {
             ingress: ingress_port,
             egress: egress_port,

@@ -3,10 +3,12 @@
 
 use myelin_kernel::{CounterLine, LoadedChain, Relay};
 use myelin_packet::Match;
+use myelin_planner::Plan;
 
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::ports::{Port, PortKey, PortLease};
+use crate::node::wire_size::WireSize;
 
 /// The entrance of a generation.
 pub(crate) struct Entrance {
@@ -14,24 +16,29 @@ pub(crate) struct Entrance {
     ingress: PortLease,
     /// The port with the front door: the ingress port, or the far end of its entry link.
     pub(crate) door: PortLease,
+    /// Set if the chain needs packets of wire size, and the front door is at the ingress port.
+    _wire_size: Option<WireSize>,
     /// Sends packets over the entry link; `None` if the front door is at the ingress port.
     relay: Option<Relay>,
 }
 
 impl Entrance {
-    /// Opens the entrance of a chain. `over_link` makes the entry link of the ingress port if no
-    /// other chain uses the link.
+    /// Opens the entrance of a chain, as planned. Makes the entry link of the ingress port if the
+    /// chain is the first one that uses the link.
     pub(crate) fn open(
         parts: &Parts,
         ingress: &PortLease,
-        over_link: bool,
+        plan: &Plan,
         spi: u32,
     ) -> Result<Self, ApiError> {
-        if !over_link {
-            let (ingress, door) = (ingress.clone(), ingress.clone());
+        if !plan.entry_link {
+            let needs = plan.wire_size;
             return Ok(Self {
-                ingress,
-                door,
+                _wire_size: needs
+                    .then(|| WireSize::demand(ingress.clone()))
+                    .transpose()?,
+                ingress: ingress.clone(),
+                door: ingress.clone(),
                 relay: None,
             });
         }
@@ -43,6 +50,7 @@ impl Entrance {
         Ok(Self {
             ingress: ingress.clone(),
             door,
+            _wire_size: None,
             relay: Some(relay),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use myelin_emulator::Host;
 use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
 use myelin_linux::ethtool::Ethtool;
 use myelin_linux::journal::{ForeignLink, Journal, Resource, ResourceGuard};
@@ -11,6 +12,7 @@ use myelin_linux::netlink::Netlink;
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::entry_link::EntryLink;
+use crate::node::wire_size::Sender;
 use crate::node::workers::Key;
 use crate::pool::{Lease, Pool, lock};
 
@@ -50,22 +52,28 @@ pub(crate) struct Port {
     _promiscuous: Option<ResourceGuard>,
     /// The link whose far end is this port.
     entry_link: Option<EntryLink>,
+    /// The end host behind the port, if Myelin made it.
+    pub(crate) sender: Option<Sender>,
 }
 
 impl Port {
-    /// Makes the interface a port. `opposite` gets the unmatched traffic of an interface that
-    /// Myelin made. An interface without `opposite` becomes promiscuous, because a chain's frames
-    /// are addressed to the next hop, not to this machine.
+    /// Makes the interface a port. If Myelin made the end host behind the interface, `made` has the
+    /// interface that gets the unmatched traffic, and the host. Any other interface becomes
+    /// promiscuous, because a chain's frames are addressed to the next hop, not to this machine.
     pub(crate) fn open(
         plane: &Plane,
         link: &Link,
-        opposite: Option<Opposite>,
+        made: Option<(Opposite, &Host)>,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        let needs_promiscuous = opposite.is_none() && !link.promiscuous;
+        let needs_promiscuous = made.is_none() && !link.promiscuous;
         let promiscuous = needs_promiscuous.then(|| make_promiscuous(link, journal));
         let promiscuous = promiscuous.transpose().map_err(ApiError::failed)?;
-        Self::attach_door(plane, link, opposite, (promiscuous, None))
+        let sender = made.map(|(_, host)| Sender::on(host)).transpose();
+        let opposite = made.map(|(opposite, _)| opposite);
+        let mut port = Self::attach_door(plane, link, opposite, (promiscuous, None))?;
+        port.sender = sender.map_err(ApiError::failed)?;
+        Ok(port)
     }
 
     /// Makes the entry link of the interface with this index, and a port at the link's far end.
@@ -104,6 +112,7 @@ impl Port {
             is_virtual: !link.kind.is_empty(),
             _promiscuous: promiscuous,
             entry_link,
+            sender: None,
         };
         port.door.attach_tcx().map_err(ApiError::failed)?;
         Ok(port)
@@ -123,11 +132,6 @@ impl Port {
     /// The front door.
     pub(crate) fn door(&self) -> &Door {
         &self.door
-    }
-
-    /// Whether Myelin made the end hosts behind the port, without offloads.
-    pub(crate) fn is_between_hosts(&self) -> bool {
-        self.door.config().opposite.is_some()
     }
 
     /// The owner whose worker binds the queues.

@@ -13,6 +13,7 @@ pub(crate) mod chains;
 pub(crate) mod conformance;
 pub(crate) mod load;
 pub(crate) mod port_pair;
+pub(crate) mod streams;
 pub(crate) mod taps;
 
 /// Prints why a test is skipped; with `CI=true`, `scripts/test` refuses reasons that are not in

@@ -12,7 +12,6 @@
 #define KEY_WORDS  (sizeof(union key) / sizeof(__u64))
 #define VIOLATIONS 32  /* violations that the monitor keeps; a power of two */
 #define HEADERS	   512 /* bytes of a frame that may hold its headers */
-#define VLAN_TAG   4
 /* Bit of the mask field in the key of a packet without ports. A filter by ports keeps this bit. */
 #define NO_PORTS 0x80
 

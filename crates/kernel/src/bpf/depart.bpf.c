@@ -19,11 +19,14 @@ static __always_inline int set_departure_time(hook_ctx *ctx)
 {
 	__u32 number = IMMEDIATE(shaper);
 	struct policer *shaper = bpf_map_lookup_elem(&policers, &number);
+	__u32 packets = hook_segments(ctx);
+	struct headers headers;
 	__u64 departs_ns;
 
-	if (!shaper)
+	if (!shaper || !hook_headers(ctx, &headers))
 		return hop_drop(ctx, counter_line(HOP(line)));
-	departs_ns = departure_ns(shaper, bpf_ktime_get_ns(), hook_segments(ctx), hook_length(ctx));
+	departs_ns = departure_ns(shaper, bpf_ktime_get_ns(), packets,
+				  hook_wire_length(ctx, headers.payload, packets));
 	if (!departs_ns || !hop_count_out_at(ctx, departs_ns))
 		return HOOK_DROP;
 	bpf_skb_set_tstamp(ctx, departs_ns, BPF_SKB_TSTAMP_DELIVERY_MONO);

@@ -17,8 +17,7 @@ enum port_line {
 	PORT_LOST = 7, /* matched packets without room for the metadata */
 };
 
-#define NO_SLOT	 0xffffffff
-#define VLAN_TAG 4
+#define NO_SLOT 0xffffffff
 
 /* Same layout as myelin_kernel::port::DoorInstance. */
 const volatile struct door {
@@ -60,15 +59,6 @@ static __always_inline int apply_on_failure(hook_ctx *ctx, const struct chain *c
 	return HOOK_DROP;
 }
 
-/* Returns the bytes on the wire. Each segment of a GSO packet has its own headers. A VLAN tag
- * counts even if the stack has removed the tag from the frame. */
-static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct headers *headers,
-					 __u32 packets)
-{
-	return hook_length(ctx) + (packets - 1) * headers->payload +
-	       packets * hook_stripped_tags(ctx) * VLAN_TAG;
-}
-
 /* Returns whether the packet conforms to the chain's profile. Counts a packet that does not
  * conform. */
 static __always_inline bool police_packet(const hook_ctx *ctx, const struct chain *chain,
@@ -77,7 +67,7 @@ static __always_inline bool police_packet(const hook_ctx *ctx, const struct chai
 {
 	struct policer *policer = bpf_map_lookup_elem(&policers, &chain->policer);
 	__u32 packets = hook_arriving_segments(ctx);
-	__u32 bytes = wire_length(ctx, headers, packets);
+	__u32 bytes = hook_wire_length(ctx, headers->payload, packets);
 
 	if (!policer)
 		return true;

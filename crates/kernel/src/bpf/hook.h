@@ -246,4 +246,15 @@ static __always_inline int hook_redirect(__u32 ifindex, bool peer)
 #error "define MYELIN_HOOK_XDP or MYELIN_HOOK_TC"
 #endif
 
+#define VLAN_TAG 4
+
+/* Returns the bytes on the wire of a packet with `segments` segments. Each segment has its own
+ * headers, which end at the offset `payload`. A VLAN tag counts even if the stack has removed the
+ * tag from the frame. */
+static __always_inline __u32 hook_wire_length(const hook_ctx *ctx, __u32 payload, __u32 segments)
+{
+	return hook_length(ctx) + (segments - 1) * payload +
+	       segments * hook_stripped_tags(ctx) * VLAN_TAG;
+}
+
 #endif

@@ -110,7 +110,7 @@ static __always_inline bool hop_count_out_at(const hook_ctx *ctx, __u64 now)
 	}
 	count(ctx, line);
 	line->last_ns = now;
-	sojourn_record(now - stamp_ns);
+	sojourn_record(now - stamp_ns, hook_segments(ctx));
 	return true;
 }
 

@@ -59,7 +59,8 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 	return (octave - 1) * (1 << SOJOURN_SUB_BITS) + (__u32)(ns >> (octave - 1));
 }
 
-static __always_inline void sojourn_record(__u64 ns)
+/* Records the time of a packet with `segments` segments. */
+static __always_inline void sojourn_record(__u64 ns, __u32 segments)
 {
 	__u32 cpu = bpf_get_smp_processor_id() & COUNTING(last_cpu);
 	struct myelin_sojourn *part = sojourn;
@@ -67,12 +68,12 @@ static __always_inline void sojourn_record(__u64 ns)
 	/* The compiler must not assume an array of one element. */
 	asm("" : "+r"(part));
 	part += cpu;
-	part->sum_ns += ns;
+	part->sum_ns += ns * segments;
 	if (ns < part->min_ns)
 		part->min_ns = ns;
 	if (ns > part->max_ns)
 		part->max_ns = ns;
-	part->buckets[sojourn_bucket(ns) & (SOJOURN_BUCKETS - 1)]++;
+	part->buckets[sojourn_bucket(ns) & (SOJOURN_BUCKETS - 1)] += segments;
 }
 
 #endif

@@ -210,6 +210,7 @@ fn every_hop_counts_the_segments_of_a_gso_packet() {
         });
         assert_eq!((outcome.verdict, &outcome.frame), (verdict, &frame));
         assert_eq!(bench.packets(), packets);
+        assert_eq!(bench.chain.sojourn().count(), packets[2]);
     }
 }
 

@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::trial::{Arrival, PolicerTrial};
-use myelin_kernel::test_run::Outcome;
+use myelin_kernel::test_run::{self, Outcome, TestRun};
 use myelin_kernel::{ChainConfig, Exit, Hook, Plane};
 use myelin_packet::Match;
 use myelin_packet::fixtures;
-use myelin_packet::fixtures::Meter;
+use myelin_packet::fixtures::{Meter, build};
 use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 use proptest::prelude::*;
 
@@ -91,6 +91,44 @@ fn packets_get_departure_times() {
     assert_eq!((seen.late, seen.oversized), (6 - out, 0));
     assert_eq!(Some(&seen.latest_ns), times.last());
     assert_eq!((seen.delayed, seen.late), (2, 2), "{seen:?}");
+}
+
+#[test]
+fn a_super_packet_departs_as_its_segments() {
+    if !is_root() {
+        return;
+    }
+    let frame = build::udp_v4(1000);
+    let headers = frame.len() as u64 - 1000;
+    let wire = 4 * headers + 1000;
+    let super_packet = TestRun {
+        gso_segs: 4,
+        gso_size: 250,
+        ..TestRun::new(&frame)
+    };
+    // The shaper sends nothing above the burst, so a burst of one bit less sends nothing.
+    for (burst, sent) in [(wire * 8, 4), (wire * 8 - 1, 0)] {
+        let plane = create_plane();
+        let profile = Profile {
+            packets: None,
+            bits: Bucket::new(1, burst).ok(),
+        };
+        let shaper = plane.shaper(&profile, 0).unwrap();
+        let port = add_port(&plane);
+        let exit = Exit::Departure {
+            ifindex: LOOPBACK,
+            shaper: Arc::clone(&shaper),
+        };
+        let chain = plane.load_chain(&shaped(exit)).unwrap();
+        port.insert(&Match::default(), &chain).unwrap();
+        let program = port.program(Hook::Tcx).unwrap();
+        let outcome = test_run::run(program.as_fd(), Hook::Tcx, &super_packet).unwrap();
+        assert_eq!(outcome.verdict == Hook::Tcx.redirect(), sent > 0);
+        assert_eq!(plane.counters().read(chain.egress_slot()).packets, sent);
+        assert_eq!(chain.sojourn().count(), sent);
+        let seen = plane.shaper_counters(&shaper).unwrap();
+        assert_eq!(seen.oversized, 4 - sent);
+    }
 }
 
 fn profiles() -> impl Strategy<Value = Profile> {

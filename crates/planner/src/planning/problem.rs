@@ -1,6 +1,7 @@
 //! The placement problem of one chain: the cost of each function in each space, and the cost of the
 //! steps between functions at each hook.
 
+use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::{Classify, FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
 use super::place::{Placement, SPACES, Score, SpaceCosts, Steps, find_cheapest, restrict_to};
@@ -12,6 +13,11 @@ use crate::machine::{Machine, PortKind};
 
 /// Hooks in order of preference when they cost the same.
 const HOOKS: [Hook; 2] = [Hook::Tcx, Hook::Xdp];
+/// Segments of a large super-packet. Linux builds 64 KiB by default: 45 full frames, or 122
+/// segments of the default MSS of IPv4, 536 B (RFC 9293, 3.7.1).
+const SUPER_PACKET_SEGMENTS: u64 = 128;
+/// Length of a large super-packet on the wire: 64 KiB and the headers of each segment, bits.
+const SUPER_PACKET_BITS: u64 = (65_536 + SUPER_PACKET_SEGMENTS * 66) * 8;
 
 /// The placement problem of one chain.
 pub(super) struct Problem<'c> {
@@ -214,13 +220,33 @@ impl Ends {
     }
 }
 
-/// Whether packets reach the chain over an entry link. A virtual port passes on super-packets and
-/// packets without a checksum. XDP programs and user-space functions take neither, and at tcx it
-/// depends on the functions.
+/// Whether packets reach the chain over an entry link, which makes them packets of wire size.
 pub(super) fn needs_entry_link(hook: Hook, chain: &ServiceChain, machine: &Machine) -> bool {
+    let may_deliver_super_packets = match machine.ingress {
+        // The sender's offloads are off if a chain needs wire size.
+        PortKind::EndHost => false,
+        PortKind::Virtual => true,
+        // The driver hands XDP complete frames. Behind XDP, the kernel merges frames (GRO).
+        PortKind::Native => hook == Hook::Tcx,
+    };
+    may_deliver_super_packets && needs_wire_size(hook, chain)
+}
+
+/// Whether the chain needs packets of wire size with whole checksums. XDP programs and user-space
+/// functions take neither super-packets nor packets without a checksum, and at tcx it depends on
+/// the functions. A super-packet above the policer's burst would never conform.
+pub(super) fn needs_wire_size(hook: Hook, chain: &ServiceChain) -> bool {
     let mut functions = chain.functions.iter();
-    machine.ingress == PortKind::Virtual
-        && (hook == Hook::Xdp || functions.any(|function| !function.kind().takes_super_packets))
+    hook == Hook::Xdp
+        || functions.any(|function| !function.kind().takes_super_packets)
+        || (chain.sla.is_policed() && !admits_super_packets(&chain.sla.policing_profile()))
+}
+
+/// Whether a super-packet fits into the bursts of the profile.
+fn admits_super_packets(profile: &Profile) -> bool {
+    let admits =
+        |bucket: Option<Bucket>, least| bucket.is_none_or(|bucket| bucket.burst() >= least);
+    admits(profile.packets, SUPER_PACKET_SEGMENTS) && admits(profile.bits, SUPER_PACKET_BITS)
 }
 
 fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {

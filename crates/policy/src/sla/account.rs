@@ -61,7 +61,7 @@ pub struct HopCounts {
 pub struct LossCounter {
     /// The place. Chains with an equal place share one counter.
     pub place: LossPlace,
-    /// Position of the function behind the place; `None` at the egress.
+    /// Position of the function behind the place; `None` at the egress and before the front door.
     pub next_position: Option<u8>,
     /// Packets lost at the place since its creation.
     pub lost: u64,
@@ -85,6 +85,11 @@ pub enum LossPlace {
         generation: u16,
         /// Position of the function that sends.
         position: u8,
+    },
+    /// The entry link of a port, before the front door.
+    Entry {
+        /// The interface's index.
+        interface: u32,
     },
     /// A link on which packets leave for a function's namespace.
     Inner {
@@ -166,6 +171,9 @@ pub struct Reading {
     pub counts: Counts,
     /// Whether the egress counts bytes.
     pub counts_bytes_out: bool,
+    /// Packets that arrived at the port for the current generation, but not at the front door
+    /// behind the entry link.
+    pub missed_at_entry: u64,
     /// Packets that the front door passed on to the current generation.
     pub passed_door: u64,
     /// The chain's functions, in chain order.

@@ -40,6 +40,7 @@ struct Delta {
     /// The loss counters of the chain, each with the chain's share of the new losses.
     loss_shares: Vec<(LossCounter, u64)>,
     hops: Vec<HopCounts>,
+    missed_at_entry: u64,
     passed_door: u64,
     packets_out: u64,
     conformed: u64,
@@ -153,7 +154,10 @@ impl SlaMonitor {
             Some(last) => reading.counts.since(&last.counts),
             None => reading.counts.clone(),
         };
-        let passed_door_before = last.filter(|_| is_same).map(|last| last.passed_door);
+        let since = |read: fn(&Reading) -> u64| {
+            let before = last.filter(|_| is_same).map(read);
+            read(reading).saturating_sub(before.unwrap_or_default())
+        };
         Delta {
             loss_shares: reading
                 .loss_counters
@@ -161,9 +165,8 @@ impl SlaMonitor {
                 .map(|counter| (counter.clone(), 0))
                 .collect(),
             hops,
-            passed_door: reading
-                .passed_door
-                .saturating_sub(passed_door_before.unwrap_or_default()),
+            missed_at_entry: since(|reading| reading.missed_at_entry),
+            passed_door: since(|reading| reading.passed_door),
             packets_out: counts.packets_out,
             conformed: counts.packets_in.saturating_sub(counts.policed),
             length_s: reading.up_s - last.map_or(0.0, |last| last.up_s),
@@ -271,8 +274,12 @@ impl Delta {
     /// Packets that reached the place of a loss counter but not the function behind the place. At
     /// the egress: packets that left.
     fn missing_before(&self, counter: usize) -> u64 {
-        let Some(position) = self.loss_shares[counter].0.next_position else {
-            return self.packets_out;
+        let counter = &self.loss_shares[counter].0;
+        let Some(position) = counter.next_position else {
+            return match counter.place {
+                LossPlace::Entry { .. } => self.missed_at_entry,
+                _ => self.packets_out,
+            };
         };
         let at = usize::from(position);
         let arrived = self.hops.get(at).map_or(0, |hop| hop.counted.packets_in);
@@ -292,7 +299,7 @@ fn sum_transit_losses(delta: &Delta) -> TransitLosses {
     for (counter, lost) in &delta.loss_shares {
         match &counter.place {
             LossPlace::Egress { .. } => sum.egress += lost,
-            LossPlace::Inner { .. } => sum.inner += lost,
+            LossPlace::Entry { .. } | LossPlace::Inner { .. } => sum.inner += lost,
             _ => sum.ring += lost,
         }
     }
@@ -310,6 +317,7 @@ fn find_worst_link(delta: &Delta) -> Option<String> {
     let links = links.filter(|(counter, lost)| !counter.place.is_ring() && *lost > 0);
     match &links.max_by_key(|(_, lost)| *lost)?.0.place {
         LossPlace::Egress { name, .. } => Some(format!("interface {name}")),
+        LossPlace::Entry { .. } => Some("the entry link of the port".to_owned()),
         _ => Some("a link between functions".to_owned()),
     }
 }

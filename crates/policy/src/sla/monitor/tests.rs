@@ -114,6 +114,26 @@ fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
 }
 
 #[test]
+fn losses_of_a_shared_entry_link_count_for_the_chain_whose_packets_miss_the_door() {
+    let mut monitor = SlaMonitor::default();
+    let reading = |name, spi, up_s, missed, lost| Reading {
+        missed_at_entry: missed,
+        loss_counters: vec![LossCounter {
+            place: LossPlace::Entry { interface: 3 },
+            next_position: None,
+            lost,
+        }],
+        ..chain(name, spi, up_s, 100, 100, 0)
+    };
+    let first = [reading("a", 1, 1.0, 2, 2), reading("b", 2, 1.0, 0, 2)];
+    add_round(&mut monitor, 1, first.into());
+    let second = [reading("a", 1, 2.0, 2, 32), reading("b", 2, 2.0, 30, 32)];
+    add_round(&mut monitor, 2, second.into());
+    let lost = |name, spi| monitor.status(name, spi).unwrap().second.lost.link;
+    assert_eq!((lost("a", 1), lost("b", 2)), (0, 30));
+}
+
+#[test]
 fn a_chain_with_most_packets_of_a_worker_is_the_neighbour_of_the_others() {
     let mut monitor = SlaMonitor::default();
     add_round(
