@@ -98,3 +98,93 @@ fn streams_pass_chains_between_hosts_with_default_offloads() {
     drop(ports);
     myelin.assert_clean();
 }
+
+#[test]
+fn streams_pass_chains_between_bridges_and_between_macvlans() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    for kind in ["bridge", "macvlan"] {
+        let mut ports = PortPair::new();
+        ports.stack(kind);
+        let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
+        for (name, functions, spec) in CHAINS {
+            let name = format!("{kind}, {name}");
+            let file = myelin.write_file(&ports.both_ways(functions, spec));
+            myelin.run_ok(&["up", file.to_str().unwrap()]);
+            streams.pass_both_ways(&name);
+            myelin.run_ok(&["down", "--all"]);
+        }
+    }
+    myelin.assert_clean();
+}
+
+/// Sends frames with the headers of `virtio_net` from the client's interface. Prints how many the
+/// kernel took.
+const SEND_ODD_SUPER_PACKETS: &str = "
+import socket, struct
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300)
+link.setsockopt(263, 15, 1)
+link.bind((\"eth0\", 0))
+mac = bytes.fromhex(MAC)
+def ip(protocol, options, length):
+    return struct.pack(\">BBHHHBBH4s4s\", 0x45 + len(options) // 4, 0, 20 + len(options) + length, 7, 0, 64,
+        protocol, 0, bytes([10, 77, 0, 1]), bytes([10, 77, 0, 2])) + options
+def frame(protocol, options, tag, payload):
+    body = bytes(payload)
+    if protocol == 6: l4 = struct.pack(\">HHIIBBHHH\", 4000, 9001, 1, 1, 0x50, 0x18, 500, 0, 0)
+    else: l4 = struct.pack(\">HHHH\", 4000, 9001, 8 + len(body), 0)
+    return mac + bytes(6) + tag + b\"\\x08\\x00\" + ip(protocol, options, len(l4) + len(body)) + l4 + body
+taken = 0
+for protocol, gso, check in ((6, 1, 16), (17, 5, 6)):
+    for options in (b\"\", b\"\\x01\" * 8):
+        for tag in (b\"\", b\"\\x81\\x00\\x00\\x05\"):
+            for size in (0, 1, 7, 1000, 1448, 9000, 65535):
+                for start in (34, 42, 65000):
+                    for flags in (0, 1):
+                        header = struct.pack(\"<BBHHHH\", flags, gso, 54, size, start, check)
+                        try: link.send(header + frame(protocol, options, tag, 4000)); taken += 1
+                        except OSError: pass
+print(taken)";
+
+#[test]
+fn odd_super_packets_stop_no_chain() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let ports = PortPair::new();
+    let bind = || UdpSocket::bind("10.77.0.2:9000").unwrap();
+    let server = ports.open_server().enter(bind).unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mac = ports.server_mac().replace(':', "");
+    let program = SEND_ODD_SUPER_PACKETS.replace("MAC", &format!("\"{mac}\""));
+    for (name, functions, spec) in CHAINS {
+        let file = myelin.write_file(&ports.both_ways(functions, spec));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        let taken: u32 = ports.run_on_client(&program).trim().parse().unwrap();
+        assert!(taken > 20, "{name}: the kernel took {taken}");
+        ports.send_ten(9000);
+        let mut buffer = [0; 2000];
+        for _ in 0..10 {
+            let length = server.recv(&mut buffer);
+            let length = length.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(&buffer[..length], [b'x'; 100], "{name}");
+        }
+        wait_for("all packets in the account", || {
+            let status = myelin.read_status("there");
+            let count = |of: &serde_json::Value| {
+                let parts = of.as_object().into_iter().flatten();
+                parts.filter_map(|(_, count)| count.as_u64()).sum::<u64>()
+            };
+            let account = &status["account"];
+            let gone = count(&account["dropped"]) + count(&account["lost"]);
+            let out = status["packets_out"].as_u64().unwrap();
+            status["packets_in"].as_u64().unwrap() == out + gone
+        });
+        myelin.run_ok(&["down", "--all"]);
+    }
+    drop(ports);
+    myelin.assert_clean();
+}

@@ -60,6 +60,26 @@ impl PortPair {
         )
     }
 
+    /// Makes a bridge with each interface as its member, or a macvlan over each interface. The pair
+    /// then names these.
+    pub(crate) fn stack(&mut self, kind: &str) {
+        for (port, letter) in [(&mut self.ingress, 'u'), (&mut self.egress, 'v')] {
+            let upper = format!("tp{}{letter}", self.tag);
+            sh(&match kind {
+                "bridge" => format!(
+                    "ip link add {upper} type bridge; ip link set {port} master {upper}
+                     ip link set {upper} up"
+                ),
+                "macvlan" => format!(
+                    "ip link add {upper} link {port} type macvlan mode passthru
+                     ip link set {upper} up"
+                ),
+                _ => panic!("no interface of kind {kind}"),
+            });
+            *port = upper;
+        }
+    }
+
     /// Moves the interfaces into a new namespace between the hosts. Returns the namespace's name.
     pub(crate) fn add_router(&self) -> String {
         let router = format!("myelin-tp{}r", self.tag);
@@ -81,6 +101,13 @@ impl PortPair {
             self.tag
         ));
         text.trim().parse().expect("the file has a number")
+    }
+
+    /// The server's MAC address.
+    pub(crate) fn server_mac(&self) -> String {
+        let address = "cat /sys/class/net/eth0/address";
+        let text = sh(&format!("ip netns exec myelin-tp{}s {address}", self.tag));
+        text.trim().to_owned()
     }
 
     /// Opens the namespace of the host behind the ingress interface.
@@ -149,7 +176,10 @@ impl Drop for PortPair {
         let tag = &self.tag;
         sh(&format!(
             "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s
-             test ! -e /run/netns/myelin-tp{tag}r || ip netns del myelin-tp{tag}r"
+             test ! -e /run/netns/myelin-tp{tag}r || ip netns del myelin-tp{tag}r
+             for bridge in tp{tag}u tp{tag}v; do
+                 ! ip link show $bridge type bridge || ip link del $bridge
+             done"
         ));
     }
 }
