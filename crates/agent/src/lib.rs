@@ -23,7 +23,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use myelin_linux::mount_namespace;
+use myelin_linux::{mount_namespace, resource_limit};
 use nix::fcntl::{Flock, FlockArg};
 
 pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_costs, port_kind};
@@ -43,6 +43,12 @@ use myelin_api::{ApiError, RunDir};
 /// Not root; another agent serves the directory; the kernel lacks a needed feature.
 pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<(), ApiError> {
     refuse_shifted_clock(myelin_linux::time_namespace::monotonic_offset_ns())?;
+    for limit in [
+        resource_limit::raise_open_files().map(drop),
+        resource_limit::ignore_file_size_signal(),
+    ] {
+        limit.map_err(ApiError::failed)?;
+    }
     // Keep the lock until exit: the kernel releases it after everything else.
     std::mem::forget(lock(run_dir)?);
     // Only a process with one thread can change its mount namespace.

@@ -320,14 +320,41 @@ pub struct ApiError {
     pub message: String,
 }
 
+/// Limits of a process: the system's error number, and the remedy.
+const LIMITS: [(u32, &str); 3] = [
+    (
+        12,
+        "a limit of memory is reached: raise it for the agent (`ulimit -v`, or `MemoryMax=` of its service), or free memory",
+    ),
+    (
+        24,
+        "the limit of open files is reached: raise it for the agent (`ulimit -Hn`, or `LimitNOFILE=` of its service)",
+    ),
+    (
+        27,
+        "the limit of file sizes is reached: raise it for the agent (`ulimit -f`, or `LimitFSIZE=` of its service)",
+    ),
+];
+
+/// Returns the remedy of an error that a limit of the agent's process causes. Any layer may report
+/// such an error, so the number in its text decides.
+fn find_limit_remedy(message: &str) -> Option<&'static str> {
+    let is_reached = |(number, remedy): &(u32, &str)| {
+        message.contains(&format!("(os error {number})")) && !message.contains(*remedy)
+    };
+    let reached = LIMITS.iter().find(|limit| is_reached(limit));
+    reached.map(|(_, remedy)| *remedy)
+}
+
 // By value, so that the constructors fit `map_err`.
 #[expect(clippy::needless_pass_by_value)]
 impl ApiError {
     fn new(kind: ErrorKind, message: impl ToString) -> Self {
-        Self {
-            kind,
-            message: message.to_string(),
+        let mut message = message.to_string();
+        if let Some(remedy) = find_limit_remedy(&message) {
+            message = format!("{message}; {remedy}");
         }
+        Self { kind, message }
     }
 
     /// Makes an error of kind `usage`: bad usage or a bad file.

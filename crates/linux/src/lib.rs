@@ -61,6 +61,7 @@ pub mod pm_qos;
 pub mod process;
 pub mod procfs;
 mod qdisc;
+pub mod resource_limit;
 pub mod route;
 pub mod sched;
 pub mod schedstat;
