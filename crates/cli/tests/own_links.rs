@@ -10,7 +10,7 @@ use common::streams::{PATIENCE, Streams};
 use common::{Myelin, skip_unless_root, wait_for};
 
 /// Functions of a chain, and lines of its `spec`.
-const CHAINS: [(&str, &str, &str); 7] = [
+const CHAINS: [(&str, &str, &str); 8] = [
     ("user", "[ { name: a, kind: monitor, space: user } ]", ""),
     (
         "kernel",
@@ -36,6 +36,11 @@ const CHAINS: [(&str, &str, &str); 7] = [
     (
         "distributed",
         "[ { name: a, kind: monitor, space: kernel }, { name: b, kind: monitor, space: user } ]",
+        "  mapping: distributed\n",
+    ),
+    (
+        "distributed, kernel function last",
+        "[ { name: a, kind: monitor, space: user }, { name: b, kind: firewall, space: kernel } ]",
         "  mapping: distributed\n",
     ),
 ];
@@ -185,6 +190,59 @@ fn odd_super_packets_stop_no_chain() {
         });
         myelin.run_ok(&["down", "--all"]);
     }
+    drop(ports);
+    myelin.assert_clean();
+}
+
+/// A program between two packet sockets: the lines before its loop, and its loop.
+const BLACK_BOX: &str = "
+from socket import *
+a = socket(AF_PACKET, SOCK_RAW, htons(3)); a.bind((\"ingress\", 0))
+b = socket(AF_PACKET, SOCK_RAW); b.bind((\"egress\", 0))
+while True:
+    f, address = a.recvfrom(65536)
+    if address[2] == PACKET_OUTGOING: continue
+";
+const FORWARD: &str = "    b.send(f)\n";
+/// Swaps the addresses and ports of a datagram.
+const ECHO: &str =
+    "    a.send(f[6:12] + f[:6] + f[12:26] + f[30:34] + f[26:30] + f[36:38] + f[34:36] + f[38:])\n";
+
+#[test]
+fn packets_of_a_black_box_leave_at_interfaces_without_napi() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let ports = PortPair::new();
+    let up = |step: &str| {
+        let program = myelin.write_file(&format!("{BLACK_BOX}{step}"));
+        let program = program.to_str().unwrap();
+        let functions = format!(
+            "[ {{ name: box, kind: external, config: {{ startup: 500ms, command: [ python3, {program} ] }} }} ]"
+        );
+        let file = myelin.write_file(&ports.both_ways(&functions, "  mapping: distributed\n"));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+    };
+    let address = "10.77.0.2:9000";
+    up(FORWARD);
+    let streams = Streams::between(ports.open_client(), &ports.open_server(), address);
+    streams.pass_both_ways("forwarding black box");
+    myelin.run_ok(&["down", "--all"]);
+    up(ECHO);
+    let bind = || UdpSocket::bind("10.77.0.1:9000").unwrap();
+    let client = ports.open_client().enter(bind).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    for i in 0..10_u8 {
+        client.send_to(&[i; 700], address).unwrap();
+        let mut buffer = [0; 2000];
+        let (length, from) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!(
+            (&buffer[..length], from.to_string().as_str()),
+            (&[i; 700][..], address)
+        );
+    }
+    myelin.run_ok(&["down", "--all"]);
     drop(ports);
     myelin.assert_clean();
 }

@@ -186,8 +186,9 @@ impl PathKey {
     }
 }
 
-fn load_leave(shared: &PlaneResources) -> Result<OwnedFd, Error> {
-    // The XDP program names the interface.
+/// Loads the program that transmits packets which an XDP program hands to the stack. The XDP
+/// program names the interface.
+pub(crate) fn load_leave(shared: &PlaneResources) -> Result<OwnedFd, Error> {
     let exit = HopExit::Out {
         ifindex: 0,
         peer: false,

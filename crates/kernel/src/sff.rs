@@ -30,7 +30,7 @@
 
 mod programs;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -46,7 +46,7 @@ use crate::resources::{PlaneResources, create_device_map};
 use crate::segment::LoadedSegment;
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
-use crate::{Error, Hook, flows, lock};
+use crate::{Error, Hook, flows, lock, reentry};
 
 /// The configuration of a chain with functions in their own namespaces.
 #[derive(Clone, Debug)]
@@ -72,6 +72,9 @@ pub struct DistributedConfig {
     /// At tcx: the egress is a veth whose far end is in another namespace. Packets go directly to
     /// that end.
     pub peer: bool,
+    /// At XDP: packets leave by the stack's transmit path, at the egress and, as replies, at the
+    /// ingress. An XDP redirect into a veth needs NAPI at the far end.
+    pub by_stack: bool,
 }
 
 /// A function at the end of a link.
@@ -135,8 +138,10 @@ struct LinkEnd {
     hook: Hook,
     /// Whether this end is in the function's namespace.
     is_inner: bool,
-    attachment: Mutex<Option<Attachment>>,
+    attachments: Mutex<Vec<Attachment>>,
     program: LoadedFunction,
+    /// Transmits packets of [`DistributedConfig::by_stack`].
+    leave: Option<Arc<OwnedFd>>,
     pin: Option<PathBuf>,
 }
 
@@ -168,7 +173,10 @@ pub(crate) fn load(
         .collect::<Result<Vec<_>, _>>()?;
     let near = config.functions.iter().map(|function| function.near);
     let devices = create_device_map(&near.chain([config.egress]).collect::<Vec<_>>())?;
+    let by_stack = config.by_stack && config.hook == Hook::Xdp;
+    let leave = by_stack.then(|| reentry::load_leave(shared)).transpose()?;
     let loader = Loader {
+        leave: leave.map(Arc::new),
         shared,
         config,
         devices: &devices,
@@ -256,14 +264,20 @@ impl FunctionLink {
     /// Detaches both programs, pinned or not.
     pub fn detach(&self) -> Result<(), Error> {
         let results = [&self.near, &self.far].map(|end| {
-            let attachment = lock(&end.attachment).take();
-            attachment.map_or(Ok(()), Attachment::detach)
+            let attachments = std::mem::take(&mut *lock(&end.attachments));
+            let results = attachments.into_iter().map(Attachment::detach);
+            results.fold(Ok(()), Result::and)
         });
         results.into_iter().collect()
     }
 }
 
 impl LinkEnd {
+    /// The near ends share one namespace, so the interface index names a pin at tc.
+    fn near_pin_dir(&self) -> Option<&Path> {
+        self.pin.as_deref().and_then(Path::parent)
+    }
+
     fn attach(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         let target = AttachTarget {
             interface: name.to_owned(),
@@ -277,13 +291,14 @@ impl LinkEnd {
             Hook::Tcx if self.is_inner => {
                 Attachment::attach_tc_in_other_namespace(program, &target, self.pin.clone())
             }
-            // The near ends share one namespace, so the interface index names the pin.
-            Hook::Tcx => {
-                let dir = self.pin.as_deref().and_then(Path::parent);
-                Attachment::attach_tc(program, &target, dir)
-            }
+            Hook::Tcx => Attachment::attach_tc(program, &target, self.near_pin_dir()),
         };
-        *lock(&self.attachment) = Some(attachment?);
+        let mut attachments = lock(&self.attachments);
+        attachments.push(attachment?);
+        if let Some(leave) = &self.leave {
+            let attached = Attachment::attach_tc(leave.as_fd(), &target, self.near_pin_dir());
+            attachments.push(attached?);
+        }
         Ok(())
     }
 }

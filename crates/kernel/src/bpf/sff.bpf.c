@@ -33,6 +33,8 @@ const volatile struct sff {
 	__u16 generation;
 	__u16 position; /* position of the next function */
 	__u32 ingress;	/* CARRIER_NSH: interface for replies to the sender (position 0) */
+	__u32 by_stack; /* CARRIER_NSH: replies leave by the stack; CARRIER_LINK: all packets are
+			 * replies, and leave by the stack */
 	__u32 out_line; /* CARRIER_LINK: counter line for packets from the black box */
 	__u32 tag;	/* CARRIER_TAG, CARRIER_DOOR: not 0 */
 } INSTANCE INSTANCE_SECTION;
@@ -66,6 +68,14 @@ static __always_inline bool restore_metadata(hook_ctx *ctx, struct myelin_meta *
 	return hook_save(ctx, meta);
 }
 
+/* Passes a reply to tc, which transmits the reply at the ingress. */
+static __always_inline int reply_by_stack(hook_ctx *ctx, struct myelin_meta *meta)
+{
+	meta->stamp_ns = STAMP_LEAVING;
+	meta->spi = INSTANCE.ingress;
+	return hook_save(ctx, meta) ? HOOK_PASS : drop_foreign(ctx);
+}
+
 /* Removes the headers of a packet from a worker and forwards the packet. */
 static __always_inline int decapsulate(hook_ctx *ctx)
 {
@@ -76,7 +86,8 @@ static __always_inline int decapsulate(hook_ctx *ctx)
 	    bpf_xdp_adjust_head(ctx, sizeof(struct encapsulation)))
 		return drop_foreign(ctx);
 	if (!meta.position)
-		return hook_redirect(INSTANCE.ingress, false);
+		return INSTANCE.by_stack ? reply_by_stack(ctx, &meta)
+					 : hook_redirect(INSTANCE.ingress, false);
 	if (meta.position != INSTANCE.position || !restore_metadata(ctx, &meta))
 		return drop_foreign(ctx);
 	return hop_exit(ctx);
@@ -92,6 +103,10 @@ static __always_inline int restamp_packet(hook_ctx *ctx)
 		.position = INSTANCE.position,
 	};
 
+	if (INSTANCE.by_stack) {
+		count(ctx, counter_line(IMMEDIATE(out_line)));
+		return reply_by_stack(ctx, &meta);
+	}
 	if (!restore_metadata(ctx, &meta))
 		return drop_foreign(ctx);
 	count(ctx, counter_line(IMMEDIATE(out_line)));

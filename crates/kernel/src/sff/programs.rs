@@ -1,6 +1,6 @@
 //! The programs of a distributed chain: forwarders at the ends of the links, and kernel functions.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -35,6 +35,7 @@ struct Forwarder {
     generation: u16,
     position: u16,
     ingress: u32,
+    by_stack: u32,
     out_line: u32,
     tag: u32,
 }
@@ -58,6 +59,9 @@ pub(super) struct Loader<'a> {
     pub(super) lines: &'a NumberRange,
     /// The sojourn histogram of each section.
     pub(super) sojourns: &'a [Sojourn],
+    /// The program at tc that transmits packets at virtual interfaces; `None` if packets leave by a
+    /// redirect.
+    pub(super) leave: Option<Arc<OwnedFd>>,
 }
 
 /// The source of a forwarder's packets.
@@ -68,6 +72,8 @@ pub(super) struct PacketSource {
     out_line: u32,
     /// Number of black boxes between the previous function and this point.
     passed: usize,
+    /// Whether replies to senders come from here.
+    replies: bool,
 }
 
 impl PacketSource {
@@ -78,6 +84,7 @@ impl PacketSource {
             carrier,
             out_line: 0,
             passed: 0,
+            replies: matches!(carrier, Carrier::Nsh),
         }
     }
 }
@@ -92,7 +99,9 @@ impl Loader<'_> {
             FunctionRuntime::Kernel(kernel) if self.config.hook == Hook::Tcx => {
                 self.load_called_function(position, function.inner, kernel)
             }
-            FunctionRuntime::Kernel(function) => self.load_kernel_function(position, function),
+            FunctionRuntime::Kernel(kernel) => {
+                self.load_kernel_function(position, function.inner, kernel)
+            }
             FunctionRuntime::Worker => self.load_worker_link(position, None),
             FunctionRuntime::LastWorker { peer } => self.load_worker_link(position, Some(*peer)),
             FunctionRuntime::BlackBox => self.load_black_box_links(position),
@@ -102,15 +111,21 @@ impl Loader<'_> {
     fn load_kernel_function(
         &self,
         position: u8,
+        inner: u32,
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
         let exit = self.exit_to(position + 1);
-        let hop = self.hop(position, exit.for_other_namespace(u32::from(position) + 1));
+        let hop_exit = match exit {
+            // Back over the link: the stack of the plane's namespace transmits.
+            HopExit::Stack { .. } => HopExit::Link { ifindex: inner },
+            exit => exit.for_other_namespace(u32::from(position) + 1),
+        };
+        let hop = self.hop(position, hop_exit);
         let mut maps = self.maps(self.section(position), None);
         maps.insert(0, ("devices", self.devices.as_fd()));
         let states = &self.shared.states;
         let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
-        // Only packets of the namespace's own stack arrive here.
+        // Without a way out by the stack, only packets of the namespace's own stack arrive here.
         let near = self.load_forwarder(position, PacketSource::METADATA, exit, None)?;
         Ok(self.make_link(position, near, (inner, INNER)))
     }
@@ -169,6 +184,7 @@ impl Loader<'_> {
         let mut link = self.make_link(position, near, (inner, INNER));
         if last_peer.is_some() {
             link.near.hook = Hook::Tcx;
+            link.near.leave = None;
         }
         link.sockets = Some(sockets);
         Ok(link)
@@ -179,17 +195,18 @@ impl Loader<'_> {
         let first = egress_line(self.lines, functions.len() as u8) + 1;
         let out = first + 2 * self.section(position) as u32;
         let slots = BlackBoxSlots { out, back: out + 1 };
-        let source = |out_line, passed| PacketSource {
+        let source = |out_line, passed, replies| PacketSource {
             carrier: Carrier::Link,
             out_line,
             passed,
+            replies,
         };
         let exit = self.exit_to(position + 1);
-        let near = self.load_forwarder(position, source(slots.out, 1), exit, None)?;
+        let near = self.load_forwarder(position, source(slots.out, 1, false), exit, None)?;
         let exit = HopExit::Link {
             ifindex: self.config.ingress,
         };
-        let back = self.load_forwarder(position, source(slots.back, 0), exit, None)?;
+        let back = self.load_forwarder(position, source(slots.back, 0, true), exit, None)?;
         Ok(FunctionLink {
             black_box: Some(slots),
             ..self.make_link(position, near, (back, "back"))
@@ -222,8 +239,9 @@ impl Loader<'_> {
         LinkEnd {
             hook: self.config.hook,
             is_inner: name == INNER,
-            attachment: Mutex::default(),
+            attachments: Mutex::default(),
             program,
+            leave: self.leave.clone().filter(|_| name != INNER),
             pin,
         }
     }
@@ -263,6 +281,7 @@ impl Loader<'_> {
             generation: self.config.generation,
             position: u16::from(position) + 1,
             ingress: self.config.ingress,
+            by_stack: u32::from(source.replies && self.leave.is_some()),
             out_line: source.out_line,
             tag: tag(self.config),
         };
@@ -286,10 +305,12 @@ impl Loader<'_> {
             line,
         };
         match functions.get(usize::from(position)) {
-            None => out(
-                self.config.egress,
-                egress_line(self.lines, functions.len() as u8),
-            ),
+            None => {
+                let line = egress_line(self.lines, functions.len() as u8);
+                let (ifindex, config) = (self.config.egress, self.config);
+                let way = (config.peer, self.leave.is_some());
+                HopExit::at_egress(config.hook, ifindex, way, line)
+            }
             Some(next) if matches!(next.runtime, FunctionRuntime::BlackBox) => {
                 out(next.near, function_line(self.lines, position))
             }
@@ -348,6 +369,7 @@ mod tests {
                 generation,
                 position,
                 ingress,
+                by_stack,
                 out_line,
                 tag
             }

@@ -68,6 +68,7 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
         ingress: LOOPBACK,
         egress: LOOPBACK,
         peer: false,
+        by_stack: false,
     }
 }
 

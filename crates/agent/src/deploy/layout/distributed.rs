@@ -108,6 +108,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
         ingress: ingress.ifindex,
         egress: egress.ifindex,
         peer,
+        by_stack: !peer && (egress.is_virtual || ingress.is_virtual) && !parts.links_are_whole(),
     };
     let loaded = parts.plane.load_distributed(&config);
     let (loaded, links) = loaded.map_err(ApiError::failed)?;
