@@ -174,14 +174,14 @@ fn redirect(
 }
 
 fn redirect_in_worker(spi: u32, generation: &Generation) -> Result<(), ApiError> {
-    let FrontDoor::Worker(worker, direction, policing) = generation.layout.front_door() else {
+    let FrontDoor::Worker(worker, ingress, policing) = generation.layout.front_door() else {
         return Err(ApiError::failed(
             "a chain cannot change between the kernel and DPDK",
         ));
     };
     let redirected = worker.state().handle().redirect_chain(ChainRedirect {
         matches: generation.chain.matches,
-        direction,
+        ingress,
         policing,
         spi,
         generation: generation.number,
