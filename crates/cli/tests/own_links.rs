@@ -11,7 +11,7 @@ use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 
 /// Functions of a chain, and lines of its `spec`.
-const CHAINS: [(&str, &str, &str); 7] = [
+const CHAINS: [(&str, &str, &str); 9] = [
     ("user", "[ { name: a, kind: monitor, space: user } ]", ""),
     (
         "kernel",
@@ -35,11 +35,22 @@ const CHAINS: [(&str, &str, &str); 7] = [
         "",
     ),
     (
+        "super-packets",
+        "[ { name: a, kind: monitor }, { name: b, kind: firewall } ]",
+        SUPER_PACKETS,
+    ),
+    (
+        "super-packets in batches",
+        "[ { name: a, kind: forward }, { name: b, kind: flow-tracker } ]",
+        "  worker: { superPackets: true, batch: 32 }\n",
+    ),
+    (
         "distributed",
         "[ { name: a, kind: monitor, space: kernel }, { name: b, kind: monitor, space: user } ]",
         "  mapping: distributed\n",
     ),
 ];
+const SUPER_PACKETS: &str = "  worker: { superPackets: true }\n";
 const CODER_IN_KERNEL: &str = "[ { name: a, kind: xor, space: kernel, config: { key: 90 } }, { name: b, kind: xor, space: kernel, config: { key: 90 } } ]";
 /// Longer than many super-packets.
 const STREAM: usize = 4 << 20;

@@ -8,7 +8,7 @@ use crate::deploy::with_chain_name;
 use crate::node::Parts;
 use crate::node::chains::ChainPorts;
 use crate::node::circuit::Circuit;
-use crate::node::entrance::Entrance;
+use crate::node::entrance::{Entrance, Way};
 use crate::node::ports::QueueClaim;
 use crate::node::workers::Key;
 
@@ -37,9 +37,13 @@ pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain,
             Some(running) => running.spi,
             None => parts.take_spi(),
         };
-        let over_link = planned.plan.entry_link;
+        let way = match (planned.plan.entry_link, planned.plan.super_packets) {
+            (_, true) => Way::SuperPackets,
+            (true, false) => Way::Link,
+            (false, false) => Way::Direct,
+        };
         let entrance = match ports.kernel_ports() {
-            Ok((_, ingress, _)) => Some(Entrance::open(parts, ingress, over_link, spi)?),
+            Ok((_, ingress, _)) => Some(Entrance::open(parts, ingress, way, spi)?),
             Err(_) => None,
         };
         let claims = claim_queues(&planned, &ports, entrance.as_ref())?;

@@ -1,5 +1,5 @@
 //! The way of a chain's packets from its ingress port to its front door: directly, or over the
-//! port's entry link.
+//! port's entry link. The front door of a chain on super-packets is in its worker.
 
 use myelin_kernel::{CounterLine, LoadedChain, Relay};
 use myelin_packet::Match;
@@ -16,27 +16,46 @@ pub(crate) struct Entrance {
     pub(crate) door: PortLease,
     /// Sends packets over the entry link; `None` if the front door is at the ingress port.
     relay: Option<Relay>,
+    /// Whether the front door is in the kernel, at the port `door`.
+    is_in_kernel: bool,
+}
+
+/// The way from the ingress port to the front door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The front door is at the ingress port.
+    Direct,
+    /// Over an entry link without offloads.
+    Link,
+    /// Over an entry link that keeps super-packets whole, to the worker.
+    SuperPackets,
 }
 
 impl Entrance {
-    /// Opens the entrance of a chain. `over_link` makes the entry link of the ingress port if no
-    /// other chain uses the link.
+    /// Opens the entrance of a chain. Makes the entry link of the ingress port if no other chain
+    /// uses the link.
     pub(crate) fn open(
         parts: &Parts,
         ingress: &PortLease,
-        over_link: bool,
+        way: Way,
         spi: u32,
     ) -> Result<Self, ApiError> {
-        if !over_link {
+        if way == Way::Direct {
             let (ingress, door) = (ingress.clone(), ingress.clone());
             return Ok(Self {
                 ingress,
                 door,
                 relay: None,
+                is_in_kernel: true,
             });
         }
-        let key = PortKey::BehindLink(ingress.ifindex);
-        let open = || Port::open_behind_link(parts, ingress.ifindex);
+        let super_packets = way == Way::SuperPackets;
+        let key = if super_packets {
+            PortKey::BehindSuperPacketLink(ingress.ifindex)
+        } else {
+            PortKey::BehindLink(ingress.ifindex)
+        };
+        let open = || Port::open_behind_link(parts, ingress.ifindex, super_packets);
         let door = parts.ports.acquire(&key, open)?;
         let near = door.entry_link().map_or(0, |link| link.near);
         let relay = parts.plane.add_relay(spi, near).map_err(ApiError::failed)?;
@@ -44,6 +63,7 @@ impl Entrance {
             ingress: ingress.clone(),
             door,
             relay: Some(relay),
+            is_in_kernel: !super_packets,
         })
     }
 
@@ -67,6 +87,14 @@ impl Entrance {
         relayed
     }
 
+    /// Redirects the packets of `rule` over the entry link to a worker.
+    pub(crate) fn redirect_to_worker(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
+        match &self.relay {
+            Some(relay) => self.ingress.door().redirect_to_relay(rule, relay),
+            None => Ok(()),
+        }
+    }
+
     /// Removes a match, first at the ingress port.
     pub(crate) fn remove(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
         self.ingress.door().remove(rule)?;
@@ -75,7 +103,7 @@ impl Entrance {
 
     /// Removes a match behind the entry link. Does nothing without an entry link.
     pub(crate) fn remove_behind_link(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
-        if self.relay.is_some() {
+        if self.relay.is_some() && self.is_in_kernel {
             self.door.door().remove(rule)?;
         }
         Ok(())
