@@ -10,7 +10,7 @@ use common::streams::{PATIENCE, Streams};
 use common::{Myelin, skip_unless_root, wait_for};
 
 /// Functions of a chain, and lines of its `spec`.
-const CHAINS: [(&str, &str, &str); 8] = [
+const CHAINS: [(&str, &str, &str); 10] = [
     ("user", "[ { name: a, kind: monitor, space: user } ]", ""),
     (
         "kernel",
@@ -34,6 +34,16 @@ const CHAINS: [(&str, &str, &str); 8] = [
         "",
     ),
     (
+        "super-packets",
+        "[ { name: a, kind: monitor }, { name: b, kind: firewall } ]",
+        SUPER_PACKETS,
+    ),
+    (
+        "super-packets in batches",
+        "[ { name: a, kind: forward }, { name: b, kind: flow-tracker } ]",
+        "  worker: { superPackets: true, batch: 32 }\n",
+    ),
+    (
         "distributed",
         "[ { name: a, kind: monitor, space: kernel }, { name: b, kind: monitor, space: user } ]",
         "  mapping: distributed\n",
@@ -44,6 +54,7 @@ const CHAINS: [(&str, &str, &str); 8] = [
         "  mapping: distributed\n",
     ),
 ];
+const SUPER_PACKETS: &str = "  worker: { superPackets: true }\n";
 const CODER_IN_KERNEL: &str = "[ { name: a, kind: xor, space: kernel, config: { key: 90 } }, { name: b, kind: xor, space: kernel, config: { key: 90 } } ]";
 
 #[test]

@@ -34,7 +34,7 @@ pub struct WorkerConfig {
     pub batch: u16,
     /// The behaviour of the worker without packets.
     pub idle: Idle,
-    /// Number of frames. Unused with `devices`.
+    /// Number of frames. Unused with `devices` and `packet_sockets`.
     pub frames: u32,
     /// Size of a frame, 2048 or 4096 bytes.
     pub frame_size: u32,
@@ -42,6 +42,8 @@ pub struct WorkerConfig {
     pub launcher: Option<Arc<dyn Launcher>>,
     /// The devices of a worker without sockets; `None` for a worker with sockets.
     pub devices: Option<DevicePair>,
+    /// Whether the ports of the worker are packet sockets.
+    pub packet_sockets: bool,
 }
 
 /// Two devices that a worker drives without the kernel. The driver allocates the packet buffers.
@@ -73,6 +75,7 @@ impl WorkerConfig {
             frame_size: 2048,
             launcher: None,
             devices: None,
+            packet_sockets: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The classifier rules of a front door that runs in the worker.
 //!
-//! The kernel sees no packet of a DPDK port, so the worker runs the front door. The agent uses this
+//! The kernel sees no packet of a DPDK port, and a packet socket gets packets without metadata. So
+//! the worker runs the front door. The agent uses this
 //! front door like a front door in the kernel. It adds a generation, redirects packets to the new
 //! generation, and removes the former generation after its packets have left. Until then the agent
 //! can redirect packets back.
@@ -8,6 +9,8 @@
 use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
 use serde::{Deserialize, Serialize};
+
+use crate::chain::SocketId;
 
 /// The direction of a chain between the two ports of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +37,8 @@ impl Direction {
 pub struct ChainRedirect {
     /// The packets of the chain.
     pub matches: Match,
-    /// The direction of the chain, which determines the ingress port.
-    pub direction: Direction,
+    /// The port where the packets arrive.
+    pub ingress: SocketId,
     /// The profile of the policer. An unchanged profile keeps the bucket.
     pub policing: Profile,
     /// Service path identifier.

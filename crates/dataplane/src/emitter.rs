@@ -1,6 +1,7 @@
 //! Puts the packets that functions emit into frames.
 
 use myelin_functions::{Emitter, Packet};
+use myelin_packet::offload::OFFLOAD_LEN;
 use myelin_packet::{Meta, parse};
 
 use crate::port::{Buffer, FramePool};
@@ -61,7 +62,10 @@ impl FrameEmitter<'_, '_> {
             return None;
         }
         let mut frame = self.pool.take()?;
-        self.memory.bytes_mut(&mut frame)[HEADROOM as usize..end].copy_from_slice(packet);
+        let bytes = self.memory.bytes_mut(&mut frame);
+        // The frame may begin with the offload of an earlier packet.
+        bytes[..OFFLOAD_LEN].fill(0);
+        bytes[HEADROOM as usize..end].copy_from_slice(packet);
         Some(Buffer {
             frame,
             offset: HEADROOM,

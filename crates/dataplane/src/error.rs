@@ -42,6 +42,16 @@ pub enum Error {
         /// The error of the kernel.
         source: io::Error,
     },
+    /// The kernel refused a step of opening a packet socket.
+    #[error("packet socket on {interface}: {step}: {source}")]
+    PacketSocket {
+        /// The interface.
+        interface: String,
+        /// The step that failed.
+        step: &'static str,
+        /// The error of the kernel.
+        source: io::Error,
+    },
     /// A ring of the kernel does not fit the mapping that this program expects.
     #[error(
         "AF_XDP socket: the {ring} ring does not fit its mapping: check that this program made the socket"

@@ -64,8 +64,9 @@ pub struct Forwarder<'m, P> {
     emitted: Vec<Packet<'m>>,
     replies: Vec<Buffer>,
     runs: Vec<RunResult>,
-    /// Front-door stamps of the packets that leave the chain in this batch, run by run.
-    stamps: Vec<u64>,
+    /// Front-door stamps of the packets that leave the chain in this batch, run by run, each with
+    /// its number of packets on the wire.
+    stamps: Vec<(u64, u64)>,
 }
 
 impl<'m, P: Port> Forwarder<'m, P> {

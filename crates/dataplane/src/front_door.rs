@@ -1,12 +1,13 @@
-//! The front door of a port that a worker drives: a device of DPDK, or packets from memory. It
-//! behaves like `kernel/src/bpf/door.bpf.c`.
+//! The front door of a port that a worker drives: a device of DPDK, a packet socket, or packets
+//! from memory. It behaves like `kernel/src/bpf/door.bpf.c`.
 //!
 //! It parses, classifies (most specific match first), counts and polices packets, and makes their
 //! metadata. Tests run the same frames through both front doors.
 
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
+use myelin_packet::offload::KERNEL_HEADER_LEN;
 use myelin_packet::traffic::{Profile, TokenBucket};
-use myelin_packet::{FiveTuple, Match, Meta, parse};
+use myelin_packet::{FiveTuple, Flags, Headers, Match, Meta, Offload, parse};
 
 use crate::door::ChainRedirect;
 use crate::stats::DoorCounters;
@@ -127,6 +128,44 @@ impl FrontDoor {
         let Ok(headers) = parse(frame) else {
             return DoorDecision::Unmatched;
         };
+        self.decide_parsed(frame, &headers, stamp_ns, 1)
+    }
+
+    /// Returns the decision for a frame that arrived at `stamp_ns` with this kernel header, and
+    /// what the sender left to the network card. `removed`: see [`Offload::read`]. A frame that its
+    /// header does not fit is unmatched.
+    #[inline]
+    pub(crate) fn decide_offloaded(
+        &mut self,
+        frame: &[u8],
+        stamp_ns: u64,
+        (header, removed): ([u8; KERNEL_HEADER_LEN], u16),
+    ) -> (DoorDecision, Offload) {
+        let read = || {
+            let headers = parse(frame).ok()?;
+            let offload = Offload::read(header, removed, &headers, frame.len())?;
+            Some((headers, offload))
+        };
+        let Some((headers, offload)) = read() else {
+            return (DoorDecision::Unmatched, Offload::default());
+        };
+        let segments = offload.segments().into();
+        let mut decision = self.decide_parsed(frame, &headers, stamp_ns, segments);
+        if let DoorDecision::Taken(meta) = &mut decision {
+            meta.flags |= Flags::OFFLOADED.bits();
+        }
+        (decision, offload)
+    }
+
+    /// Decides on a frame, which is `segments` packets on the wire.
+    #[inline]
+    fn decide_parsed(
+        &mut self,
+        frame: &[u8],
+        headers: &Headers,
+        stamp_ns: u64,
+        segments: u64,
+    ) -> DoorDecision {
         let tuple = headers.five_tuple(frame);
         let chosen = match self.last_lookup {
             Some((last, chosen)) if last == tuple => chosen,
@@ -140,15 +179,17 @@ impl FrontDoor {
         })) = self.chains.get_mut(chosen.slot)
         {
             let bytes = frame.len() as u64;
-            counters.count_packet(bytes, stamp_ns);
+            counters.count_packets(segments, bytes, stamp_ns);
+            // Each segment has its own headers.
+            let wire_bytes = bytes + (segments - 1) * u64::from(headers.payload);
             if let Some((_, bucket)) = policer
-                && !bucket.take(stamp_ns, 1, bytes)
+                && !bucket.take(stamp_ns, segments, wire_bytes)
             {
-                counters.count_policed(bytes);
+                counters.count_policed(segments, wire_bytes);
                 return DoorDecision::Policed;
             }
         }
-        let meta = Meta::new(stamp_ns, chosen.spi, chosen.generation, 0, &headers);
+        let meta = Meta::new(stamp_ns, chosen.spi, chosen.generation, 0, headers);
         DoorDecision::Taken(meta)
     }
 
@@ -166,7 +207,7 @@ mod tests {
     use myelin_packet::traffic::Bucket;
 
     use super::*;
-    use crate::door::Direction;
+    use crate::chain::SocketId;
     use crate::stats::{DoorStats, Stats};
 
     fn test_matches() -> Vec<Match> {
@@ -195,7 +236,7 @@ mod tests {
     ) -> Result<(), ClassifierError> {
         let chain = ChainRedirect {
             matches: *matches,
-            direction: Direction::Forward,
+            ingress: SocketId::of_port(0),
             policing,
             spi,
             generation,

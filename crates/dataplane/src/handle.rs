@@ -17,6 +17,7 @@ use crate::facts::WorkerFacts;
 use crate::flows;
 use crate::idle::Idle;
 use crate::named_counters::{self, NamedCount};
+use crate::packet_socket::PacketSocket;
 use crate::process::{WorkerProcess, describe};
 use crate::protocol::Request;
 use crate::ring_link::RingLink;
@@ -48,6 +49,8 @@ pub struct WorkerHandle {
     /// Sockets that closed with the worker. The next start opens them again.
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
+    /// Packet sockets, each with whether it receives.
+    packet_sockets: BTreeMap<SocketId, (PacketSocket, bool)>,
     /// Borrower numbers of rings and pipeline processes on this worker's UMEM.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
@@ -94,6 +97,20 @@ impl WorkerHandle {
         Ok(id)
     }
 
+    /// Hands a packet socket to the worker. `receives` tells whether the socket receives packets.
+    /// The handle keeps the socket for a restart.
+    pub fn add_packet_socket(
+        &mut self,
+        socket: PacketSocket,
+        receives: bool,
+    ) -> Result<SocketId, Error> {
+        let id = self.unused_number()?;
+        let request = Request::AddPacketSocket { id, receives };
+        self.process()?.ask(&request, &[socket.fd()])?;
+        self.packet_sockets.insert(id, (socket, receives));
+        Ok(id)
+    }
+
     /// Changes the behaviour of the worker without packets.
     pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
         self.ask(&Request::SetIdle(idle))?;
@@ -109,6 +126,7 @@ impl WorkerHandle {
             .find(|id| {
                 !self.sockets.contains_key(id)
                     && !self.successors.contains_key(id)
+                    && !self.packet_sockets.contains_key(id)
                     && !self.reserved.contains(id)
             })
             .ok_or(Error::Parameter {
@@ -177,7 +195,10 @@ impl WorkerHandle {
         // The kernel frees a socket with the last descriptor, so the handle closes its descriptor
         // before the worker closes the other.
         self.facts.forget_socket(id);
-        if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
+        let is_known = self.sockets.remove(&id).is_some()
+            || self.successors.remove(&id).is_some()
+            || self.packet_sockets.remove(&id).is_some();
+        if !is_known {
             return Err(self.missing_socket(id));
         }
         self.send_release(id, &Request::RemoveSocket { id })
@@ -198,7 +219,8 @@ impl WorkerHandle {
         for segment in &chain.segments {
             let id = segment.exit.socket();
             let is_device = self.config.devices.is_some() && id.0 < 2;
-            if !is_device && !self.sockets.contains_key(&id) && !self.rings.contains_key(&id) {
+            let is_socket = self.sockets.contains_key(&id) || self.packet_sockets.contains_key(&id);
+            if !is_device && !is_socket && !self.rings.contains_key(&id) {
                 return Err(self.missing_socket(id));
             }
         }
@@ -236,9 +258,9 @@ impl WorkerHandle {
             return Err(self.chain_error(key, "does not exist"));
         }
         if let Some((redirect, _)) = self.redirects.get(&spi)
-            && redirect.direction != chain.direction
+            && redirect.ingress != chain.ingress
         {
-            return Err(self.chain_error(key, "has its ingress at the other port"));
+            return Err(self.chain_error(key, "has its ingress at another port"));
         }
         let Some(row) = self.stats.door_row(spi) else {
             return Err(self.chain_error(key, "exceeds the limit of 4096 in a worker"));
@@ -258,7 +280,7 @@ impl WorkerHandle {
         };
         self.ask(&Request::StopRedirect {
             spi,
-            direction: redirect.direction,
+            ingress: redirect.ingress,
         })
     }
 

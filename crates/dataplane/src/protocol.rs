@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::{SocketId, UserChain};
 use crate::config::DevicePair;
-use crate::door::{ChainRedirect, Direction};
+use crate::door::ChainRedirect;
 use crate::idle::Idle;
 use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
@@ -40,6 +40,13 @@ pub(crate) enum Request {
         /// Whether the socket replaces a closed socket, whose frames are free. Allowed only before
         /// [`Request::Start`].
         replaces_closed_socket: bool,
+    },
+    /// Use a packet socket. Descriptor: the socket.
+    AddPacketSocket {
+        /// Number of the socket.
+        id: SocketId,
+        /// Whether the socket receives packets.
+        receives: bool,
     },
     /// Close a socket that is no chain's exit.
     RemoveSocket {
@@ -91,8 +98,8 @@ pub(crate) enum Request {
     StopRedirect {
         /// Service path identifier.
         spi: u32,
-        /// The direction of the chain, which determines the ingress port.
-        direction: Direction,
+        /// The port where the packets arrive.
+        ingress: SocketId,
     },
     /// Read the named counters of a chain's functions. Descriptor: an empty file for the answer.
     ReadCounters {
@@ -145,6 +152,8 @@ pub enum PortSetup {
     },
     /// Devices, whose driver allocates the packet buffers.
     Devices(DevicePair),
+    /// Packet sockets, which later requests add. The worker allocates the frames.
+    PacketSockets,
 }
 
 /// A port that the agent hands to a worker.
@@ -167,6 +176,10 @@ pub(crate) enum NewPortKind {
         ring: OwnedFd,
         wake_fd: OwnedFd,
         side: RingSide,
+    },
+    PacketSocket {
+        fd: OwnedFd,
+        receives: bool,
     },
 }
 

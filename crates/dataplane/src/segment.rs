@@ -190,7 +190,7 @@ impl Segment {
         clock: &CalibratedClock,
         sampled: bool,
     ) {
-        if sampled || self.time_mask != 0 {
+        if sampled || self.time_mask != 0 || batch.has_super_packets() {
             self.process_each_function(0, batch, emitter, clock, sampled);
             return;
         }
@@ -272,22 +272,24 @@ impl Segment {
     ) {
         let mut before = if sampled { (clock.read_ns)() } else { 0 };
         for index in from..self.functions.len() {
-            let packets_in = batch.len();
-            if packets_in == 0 {
+            if batch.is_empty() {
                 break;
             }
             let function = &mut self.functions[index];
             if self.time_mask >> index & 1 == 1 {
                 function.set_time((clock.read_ns)());
             }
-            let drops = function.process_batch(batch, emitter);
-            self.count_and_collect_emitted(index, (packets_in, drops), batch, emitter);
+            // Counters count the packets on the wire.
+            let segments_in = batch.segments();
+            function.process_batch(batch, emitter);
+            let drops = segments_in - batch.segments();
+            self.count_and_collect_emitted(index, (segments_in, drops), batch, emitter);
             if sampled {
                 let now = (clock.read_ns)();
                 let ns = now.saturating_sub(before + clock.cost_ns);
                 let position = usize::from(self.first_position) + index;
                 self.counters
-                    .add_time_sample(position, packets_in as u64, ns);
+                    .add_time_sample(position, segments_in as u64, ns);
                 before = now;
             }
         }

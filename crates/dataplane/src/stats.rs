@@ -197,7 +197,7 @@ mod tests {
         chain.add_time_sample(1, 32, 640);
         chain.count_transmitted(60, 1);
         for ns in [900, 100, 5_000] {
-            chain.record_sojourn(ns);
+            chain.record_sojourn(ns, 1);
         }
         for (counter, n) in [(ShaperCounter::Delayed, 1), (ShaperCounter::WaitedNs, 8)] {
             chain.count_shaper(counter, n);
@@ -238,7 +238,7 @@ mod tests {
         let second = stats.allocate(1, 1, 1).unwrap();
         assert_eq!(stats.allocate(1, 1, 1), None, "the generation has a block");
         let file = worker_side(&stats);
-        file.chain_counters(first).unwrap().record_sojourn(5);
+        file.chain_counters(first).unwrap().record_sojourn(5, 1);
         file.chain_counters(second)
             .unwrap()
             .count_function(0, 9, 0, 0);
@@ -292,13 +292,13 @@ mod tests {
         stats.allocate(7, 0, 1).unwrap();
         let row = stats.door_row(7).unwrap();
         let file = worker_side(&stats);
-        file.door_counters(row).unwrap().count_packet(60, 5);
+        file.door_counters(row).unwrap().count_packets(1, 60, 5);
         stats.allocate(7, 1, 1).unwrap();
         stats.release(7, 0);
         // The next process of the worker opens the row.
         let door = file.door_counters(stats.door_row(7).unwrap()).unwrap();
-        door.count_packet(40, 9);
-        door.count_policed(40);
+        door.count_packets(1, 40, 9);
+        door.count_policed(1, 40);
         let expected = DoorStats {
             packets: 2,
             bytes: 100,

@@ -21,6 +21,19 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: u32) 
     check(rc).map(drop)
 }
 
+/// Binds a packet socket to an interface. Protocol 0 receives nothing.
+pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: the structure is plain data, for which zero is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as _;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = ifindex.cast_signed();
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: `address` outlives the call, and `len` is its size.
+    let rc = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) };
+    check(rc).map(drop)
+}
+
 /// Returns the network namespace of a socket (`SIOCGSKNS`, linux/sockios.h). Requires
 /// CAP_NET_ADMIN.
 pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {

@@ -32,6 +32,7 @@ use crate::port::Buffer;
 use crate::shm::{Mapping, SharedAtomics, anonymous_file, file_len};
 
 mod external;
+mod private;
 
 /// Bytes that the kernel leaves free before every received packet (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: u32 = 256;

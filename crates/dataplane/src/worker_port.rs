@@ -63,6 +63,9 @@ impl Driver for Sockets {
                 wake_fd,
                 side,
             } => RingPort::new(ring, wake_fd, side, borrower, memory).map(WorkerPort::Ring),
+            NewPortKind::PacketSocket { .. } => {
+                return Err("this worker has no frames for super-packets".into());
+            }
         };
         opened.map_err(|error| error.to_string())
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use myelin_dataplane::{
-    ChainRedirect, DevicePair, Direction, Error, Idle, SocketId, UserChain, UserExit, UserSegment,
+    ChainRedirect, DevicePair, Error, Idle, SocketId, UserChain, UserExit, UserSegment,
     WorkerConfig, WorkerHandle,
 };
 use myelin_packet::Match;
@@ -54,7 +54,7 @@ fn chain(spi: u32) -> UserChain {
 fn redirect_to(spi: u32, generation: u16) -> ChainRedirect {
     ChainRedirect {
         matches: Match::default(),
-        direction: Direction::Forward,
+        ingress: SocketId::of_port(0),
         policing: Profile::default(),
         spi,
         generation,

@@ -57,7 +57,9 @@ impl Driver for Dpdk {
     fn start(setup: &PortSetup, core: Option<u32>, _fds: Vec<OwnedFd>) -> Result<Self, String> {
         match setup {
             PortSetup::Devices(pair) => Self::open(pair, core).map_err(|error| error.to_string()),
-            PortSetup::Sockets { .. } => Err("this worker drives only devices".into()),
+            PortSetup::Sockets { .. } | PortSetup::PacketSockets => {
+                Err("this worker drives only devices".into())
+            }
         }
     }
 

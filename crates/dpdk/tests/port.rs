@@ -7,8 +7,7 @@ use myelin_dataplane::memory_port::MemoryPort;
 use myelin_dataplane::port::{Buffer, FramePool, Port};
 use myelin_dataplane::umem::{Borrower, FrameMemory, HEADROOM};
 use myelin_dataplane::{
-    ChainRedirect, Direction, DrivenPort, Forwarder, SocketId, Stats, Umem, UserChain, UserExit,
-    UserSegment,
+    ChainRedirect, DrivenPort, Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment,
 };
 use myelin_dpdk::{DpdkPort, Environment, EnvironmentConfig, runtime_directory};
 use myelin_packet::fixtures::{self, build};
@@ -133,7 +132,7 @@ impl<'m> PacketInjector<'m> {
 fn redirect(port: &mut DpdkPort, stats: &Stats, matches: Match) {
     let chain = ChainRedirect {
         matches,
-        direction: Direction::Forward,
+        ingress: SocketId::of_port(0),
         policing: Profile::default(),
         spi: SPI,
         generation: 2,

@@ -49,6 +49,18 @@ impl<'a> Batch<'a> {
         self.packets.len()
     }
 
+    /// Returns whether a forwarded packet is a super-packet of several segments.
+    #[inline]
+    pub fn has_super_packets(&self) -> bool {
+        self.packets.iter().any(|packet| packet.segments() > 1)
+    }
+
+    /// Returns the number of forwarded packets on the wire, where a super-packet is several.
+    pub fn segments(&self) -> usize {
+        let segments = self.packets.iter().map(Packet::segments);
+        segments.sum::<u64>() as usize
+    }
+
     /// Returns whether the batch has no forwarded packets.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -29,23 +29,23 @@ pub struct FlowTrackerState {
     outside: u64,
 }
 
-/// Returns a flow after its first packet, which has `bytes` bytes.
+/// Returns a flow after its first packet.
 #[inline]
-fn new_flow(now_ns: u64, is_from_second_endpoint: bool, bytes: usize) -> TrackedFlow {
+fn new_flow(now_ns: u64, is_from_second_endpoint: bool, packet: &Packet<'_>) -> TrackedFlow {
     let mut flow = TrackedFlow {
         first_ns: now_ns,
         last_ns: now_ns,
         marks: FlowMarks::of_first_packet(is_from_second_endpoint),
         ..TrackedFlow::default()
     };
-    count_packet(&mut flow, is_from_second_endpoint, bytes);
+    count_packet(&mut flow, is_from_second_endpoint, packet);
     flow
 }
 
 #[inline]
-fn count_packet(flow: &mut TrackedFlow, is_from_second_endpoint: bool, bytes: usize) {
-    flow.packets[usize::from(is_from_second_endpoint)] += 1;
-    flow.bytes[usize::from(is_from_second_endpoint)] += bytes as u64;
+fn count_packet(flow: &mut TrackedFlow, is_from_second_endpoint: bool, packet: &Packet<'_>) {
+    flow.packets[usize::from(is_from_second_endpoint)] += packet.segments();
+    flow.bytes[usize::from(is_from_second_endpoint)] += packet.len() as u64;
 }
 
 impl FlowTrackerState {
@@ -62,7 +62,7 @@ impl FlowTrackerState {
     fn track(&mut self, config: &FlowTrackerConfig, packet: &Packet<'_>) -> Verdict {
         let headers = packet.headers();
         let Some(key) = FlowKey::of(headers, packet.bytes()) else {
-            return self.count_invalid(config);
+            return self.count_invalid(config, packet);
         };
         let flags = if headers.protocol == TCP && headers.flags.has_ports() {
             let at = usize::from(headers.l4) + tcp::OFFSET;
@@ -84,7 +84,7 @@ impl FlowTrackerState {
                 flow.marks = flow
                     .marks
                     .with(flow.marks.of_packet(is_from_second_endpoint, flags));
-                count_packet(flow, is_from_second_endpoint, packet.len());
+                count_packet(flow, is_from_second_endpoint, packet);
                 // Late segments do not extend the life of a closed connection.
                 if state != FlowState::Closed {
                     flow.last_ns = flow.last_ns.max(now_ns);
@@ -92,21 +92,21 @@ impl FlowTrackerState {
                 return Verdict::Forward;
             }
             if opens {
-                *flow = new_flow(now_ns, is_from_second_endpoint, packet.len());
+                *flow = new_flow(now_ns, is_from_second_endpoint, packet);
                 self.begun += 1;
                 return Verdict::Forward;
             }
         } else if opens {
-            let flow = new_flow(now_ns, is_from_second_endpoint, packet.len());
+            let flow = new_flow(now_ns, is_from_second_endpoint, packet);
             self.flows.insert(key, flow);
             self.begun += 1;
             return Verdict::Forward;
         }
-        self.count_invalid(config)
+        self.count_invalid(config, packet)
     }
 
-    fn count_invalid(&mut self, config: &FlowTrackerConfig) -> Verdict {
-        self.outside += 1;
+    fn count_invalid(&mut self, config: &FlowTrackerConfig, packet: &Packet<'_>) -> Verdict {
+        self.outside += packet.segments();
         apply_policy(config.invalid)
     }
 }

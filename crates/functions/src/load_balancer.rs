@@ -104,27 +104,28 @@ impl LoadBalancer {
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
-        let backend =
-            self.select_backend(affinity, &key, (is_ipv6, packet.len() as u64), now_ns)?;
+        let size = (packet.segments(), packet.len() as u64);
+        let backend = self.select_backend(affinity, &key, (is_ipv6, size), now_ns)?;
+        let is_partial = packet.has_partial_checksum();
         let frame = packet.bytes_mut();
         let fields = EndpointFields::find(frame, &headers, Side::Reply)?;
         let old = fields.endpoint(frame)?;
         let mut new = old;
         new.address = backend.address;
-        fields.write(frame, &old, &new)?;
+        fields.write(frame, &old, &new, is_partial)?;
         if backend.has_mac != 0 {
             frame.get_mut(..6)?.copy_from_slice(&backend.mac);
         }
         Some(())
     }
 
-    /// Finds or selects the backend of a flow, and counts a packet of `bytes` bytes.
+    /// Finds or selects the backend of a flow, and counts the packet: `packets` on the wire.
     #[inline]
     fn select_backend(
         &self,
         affinity: &mut Affinity,
         key: &FlowKey,
-        (is_ipv6, bytes): (bool, u64),
+        (is_ipv6, (packets, bytes)): (bool, (u64, u64)),
         now_ns: u64,
     ) -> Option<&Backend> {
         let Affinity {
@@ -143,7 +144,7 @@ impl LoadBalancer {
                 flow.reply_recorded_ns = now_ns;
             }
             flow.counts.last_ns = now_ns;
-            flow.counts.packets += 1;
+            flow.counts.packets += packets;
             flow.counts.bytes += bytes;
             return Some(backend);
         }
@@ -154,7 +155,7 @@ impl LoadBalancer {
         let flow = BalancedFlow {
             address: backend.address,
             counts: FlowCounts {
-                packets: 1,
+                packets,
                 bytes,
                 first_ns: now_ns,
                 last_ns: now_ns,
@@ -230,12 +231,13 @@ impl LoadBalancer {
             return None;
         }
         reply.last_ns = now_ns;
+        let is_partial = packet.has_partial_checksum();
         let frame = packet.bytes_mut();
         let fields = EndpointFields::find(frame, &headers, Side::Forward)?;
         let old = fields.endpoint(frame)?;
         let mut new = old;
         new.address = reply.address;
-        fields.write(frame, &old, &new)
+        fields.write(frame, &old, &new, is_partial)
     }
 }
 

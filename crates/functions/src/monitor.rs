@@ -32,7 +32,7 @@ impl MonitorState {
     #[inline]
     fn count(&mut self, packet: &Packet<'_>) {
         let Some(key) = FlowKey::of(packet.headers(), packet.bytes()) else {
-            self.outside += 1;
+            self.outside += packet.segments();
             return;
         };
         let now_ns = packet.meta().stamp_ns;
@@ -40,7 +40,7 @@ impl MonitorState {
             first_ns: now_ns,
             ..FlowCounts::default()
         });
-        counts.packets += 1;
+        counts.packets += packet.segments();
         counts.bytes += packet.len() as u64;
         counts.last_ns = now_ns;
         self.begun += u64::from(is_new);

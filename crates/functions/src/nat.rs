@@ -50,7 +50,7 @@ impl Nat {
     #[inline]
     fn translate(&self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
-        let headers = *packet.headers();
+        let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
         let frame = packet.bytes_mut();
         let fields = EndpointFields::find(frame, &headers, self.side)?;
         let old = fields.endpoint(frame)?;
@@ -60,7 +60,7 @@ impl Nat {
             }
             Side::Reply => mappings.translate_inward(&old, now_ns)?,
         };
-        fields.write(frame, &old, &new)
+        fields.write(frame, &old, &new, is_partial)
     }
 
     /// Returns the lifetime of a mapping after this packet.

@@ -1,6 +1,7 @@
 //! The packet that a function processes.
 
-use myelin_packet::{Headers, Meta};
+use myelin_packet::offload::OFFLOAD_LEN;
+use myelin_packet::{Headers, Meta, Offload};
 
 /// One packet in its buffer, with its metadata.
 ///
@@ -115,10 +116,38 @@ impl<'a> Packet<'a> {
         self.bytes_mut().get_mut(range).unwrap_or_default()
     }
 
+    /// Returns the number of packets on the wire: the segments of a super-packet, else 1.
+    #[inline]
+    pub fn segments(&self) -> u64 {
+        self.offload()
+            .map_or(1, |offload| u64::from(offload.segments()))
+    }
+
+    /// Returns whether the transport checksum covers the pseudo-header alone, because the network
+    /// card or the receiver completes the checksum.
+    #[inline]
+    pub fn has_partial_checksum(&self) -> bool {
+        self.offload().is_some_and(|offload| offload.is_partial())
+    }
+
+    #[inline]
+    fn offload(&self) -> Option<Offload> {
+        if self.headers.flags.is_offloaded() {
+            Offload::of_frame(self.buffer)
+        } else {
+            None
+        }
+    }
+
     /// Returns the number of free bytes before the frame.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.start as usize
+        let reserved = if self.headers.flags.is_offloaded() {
+            OFFLOAD_LEN
+        } else {
+            0
+        };
+        (self.start as usize).saturating_sub(reserved)
     }
 
     /// Returns the number of free bytes after the frame.

@@ -275,6 +275,7 @@ fn add_loopback_port(plane: &Plane) -> Result<crate::Port, Error> {
         opposite: None,
         single_queue: false,
         behind_link: false,
+        discards: false,
     })
 }
 

@@ -26,6 +26,7 @@
 //!     opposite: None,
 //!     single_queue: false,
 //!     behind_link: false,
+//!     discards: false,
 //! };
 //! let port = plane.add_port(eth1)?;
 //! let chain = plane.load_chain(&ChainConfig {

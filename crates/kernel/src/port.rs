@@ -43,6 +43,8 @@ pub struct PortConfig {
     /// Whether the interface is the far end of an entry link, so packets carry the stamp of the
     /// port where they arrived.
     pub behind_link: bool,
+    /// Whether the tc hook drops all packets, because a packet socket takes them before.
+    pub discards: bool,
 }
 
 /// Packets of a port that belong to no chain. Only the tc hook counts these packets, because it
@@ -79,7 +81,7 @@ struct DoorInstance {
     single_cpu: u32,
     fast_path: u32,
     behind_link: u32,
-    padding: u32,
+    discards: u32,
 }
 
 /// `NO_SLOT` of `door.bpf.c`.
@@ -241,7 +243,7 @@ impl Port {
             single_cpu: (hook == Hook::Xdp && single_cpu).into(),
             fast_path: fast_path.map_or(NO_SLOT, |path| path.slot),
             behind_link: self.config.behind_link.into(),
-            padding: 0,
+            discards: self.config.discards.into(),
         };
         let matches = lock(&self.matches);
         let mut maps = vec![
@@ -349,7 +351,7 @@ mod tests {
                 single_cpu,
                 fast_path,
                 behind_link,
-                padding
+                discards
             }
         );
     }

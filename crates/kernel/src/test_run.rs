@@ -24,6 +24,7 @@ pub fn port() -> PortConfig {
         opposite: None,
         single_queue: false,
         behind_link: false,
+        discards: false,
     }
 }
 

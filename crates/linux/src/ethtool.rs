@@ -41,6 +41,8 @@ pub enum Offload {
     ScatterGather,
     /// The sender leaves segmentation to the card: TCP (TSO), UDP (USO), SCTP, tunnels, GSO lists.
     Segmentation,
+    /// [`Self::Segmentation`] without TCP.
+    OtherSegmentation,
     /// The kernel segments just before the driver (GSO).
     GenericSegmentation,
     /// The kernel merges received packets (GRO). On a veth this also turns NAPI on, which an XDP
@@ -73,6 +75,9 @@ impl Offload {
                         && feature.ends_with("segmentation")
                         && feature != "tx-generic-segmentation"
             }
+            Self::OtherSegmentation => {
+                Self::Segmentation.contains(feature) && !feature.starts_with("tx-tcp")
+            }
             Self::GenericSegmentation => feature == "tx-generic-segmentation",
             Self::GenericReceive => feature == "rx-gro",
             // tx-vlan-hw-insert and tx-vlan-stag-hw-insert.
@@ -97,6 +102,18 @@ pub struct Feature {
 pub fn set_up_without_offloads(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
     sysctl::disable_ipv6(&link.name, true)?;
     Ethtool::open()?.disable_offloads(&link.name)?;
+    netlink.apply([
+        link::disable_ipv6_autoconfiguration(link),
+        link::set_up(link),
+    ])
+}
+
+/// Sets a link up like [`set_up_without_offloads`], but with the offloads of checksums and of TCP
+/// segmentation, so that TCP packets cross the link as super-packets.
+pub fn set_up_for_super_packets(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
+    sysctl::disable_ipv6(&link.name, true)?;
+    let offloads = [Offload::OtherSegmentation, Offload::GenericReceive];
+    Ethtool::open()?.set(&link.name, &offloads, false)?;
     netlink.apply([
         link::disable_ipv6_autoconfiguration(link),
         link::set_up(link),

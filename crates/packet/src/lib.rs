@@ -2,8 +2,8 @@
 //!
 //! This crate parses packets ([`parse()`], [`FiveTuple`]), selects their chain ([`Match`],
 //! [`classifier`]), evaluates firewall rules ([`rules`]) and updates checksums ([`checksum`]). It
-//! defines the metadata of packets ([`Meta`], [`nsh`]), the histogram of delays ([`sojourn`]) and
-//! the profiles of chains ([`traffic`]).
+//! defines the metadata of packets ([`Meta`], [`nsh`], [`offload`]), the histogram of delays
+//! ([`sojourn`]) and the profiles of chains ([`traffic`]).
 //!
 //! It does no I/O, reads no clock and holds no state. No function panics on any frame. The eBPF
 //! programs implement the parser, the metadata, the rule tables and the histogram a second time.
@@ -29,6 +29,7 @@ pub mod maglev;
 pub mod match_rule;
 pub mod meta;
 pub mod nsh;
+pub mod offload;
 pub mod parse;
 pub mod prefix;
 pub mod routes;
@@ -44,5 +45,6 @@ pub use hop_counters::HopCounters;
 pub use mac::MacAddr;
 pub use match_rule::Match;
 pub use meta::Meta;
+pub use offload::Offload;
 pub use parse::{Flags, Headers, Unparsed, parse};
 pub use prefix::{Family, Prefix};

@@ -63,7 +63,10 @@ impl Flags {
     /// A UDP or TCP header was parsed, so the packet has ports.
     pub const PORTS: Self = Self(1 << 2);
 
-    const ALL: u8 = 0b111;
+    /// The frame begins with an [`Offload`](crate::Offload). Only in user space.
+    pub const OFFLOADED: Self = Self(1 << 3);
+
+    const ALL: u8 = 0b1111;
 
     /// Returns the flags in `bits`. Clears undefined bits.
     pub const fn from_bits(bits: u8) -> Self {
@@ -94,6 +97,11 @@ impl Flags {
     /// Returns whether the packet is a fragment.
     pub const fn is_fragment(self) -> bool {
         self.contains(Self::FRAGMENT)
+    }
+
+    /// Returns whether the frame begins with an [`Offload`](crate::Offload).
+    pub const fn is_offloaded(self) -> bool {
+        self.contains(Self::OFFLOADED)
     }
 
     /// Returns whether a UDP or TCP header was parsed.
@@ -419,7 +427,7 @@ mod tests {
 
     #[test]
     fn flags_keep_only_defined_bits() {
-        assert_eq!(Flags::from_bits(0xff).bits(), 0b111);
+        assert_eq!(Flags::from_bits(0xff).bits(), 0b1111);
         let flags = Flags::IPV6.with(Flags::PORTS);
         assert!(flags.is_ipv6() && flags.has_ports() && !flags.is_fragment());
         assert_eq!(flags.to_string(), "IPv6 with ports");

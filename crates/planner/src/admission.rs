@@ -36,4 +36,4 @@ pub use path::{Hold, Resource, Visit};
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
 pub use rings::{RING, SMALL_RING};
-pub use site::{Platform, Site};
+pub use site::{Platform, SUPER_PACKET_WORKER, Site};

@@ -35,6 +35,9 @@ pub struct Plan {
     /// of wire size and completes checksums.
     #[serde(default)]
     pub entry_link: bool,
+    /// Whether super-packets stay whole on the entry link, for a worker with packet sockets.
+    #[serde(default)]
+    pub super_packets: bool,
     /// How the functions share processes.
     pub mapping: Mapping,
     /// The reason for this mapping.
@@ -104,10 +107,10 @@ impl Plan {
             .max_by(|a, b| a.total_ns().total_cmp(&b.total_ns()))
     }
 
-    /// Whether a worker binds its sockets to the chain's ports. In mapping `distributed` the user
-    /// functions have their own links instead.
+    /// Whether a worker binds its sockets to the queues of the chain's ports. In mapping
+    /// `distributed` the user functions have their own links instead. Packet sockets bind no queue.
     pub fn binds_ports(&self) -> bool {
-        self.uses(Space::User) && self.mapping != Mapping::Distributed
+        self.uses(Space::User) && self.mapping != Mapping::Distributed && !self.super_packets
     }
 
     /// Whether any function runs in `space`, except black boxes.

@@ -6,6 +6,7 @@ mod mean;
 mod place;
 mod problem;
 mod reach;
+mod super_packets;
 
 use myelin_spec::chain::MAX_FUNCTIONS;
 use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
@@ -73,6 +74,7 @@ pub(crate) fn plan_with_mapping(
         hook,
         wire_size: needs_wire_size(hook, chain),
         entry_link: needs_entry_link(hook, chain, machine),
+        super_packets: false,
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
             mapping => mapping,

@@ -70,6 +70,9 @@ const ENDS_IN_KERNEL: &str = "with `mapping: distributed` the chain ends in a ke
 const ENDS_IN_BOX: &str = "the chain ends in a black box, after which a redirect bypasses every queue of the \
                            egress interface; add a function with `space: user` after it";
 
+const SUPER_PACKETS: &str = "a worker does not shape super-packets; remove `worker: { superPackets: true }`, or write \
+                             `enforce: policer`";
+
 fn shaper_error(chain: &ServiceChain, why: &'static str) -> PlanError {
     let problem = format!(
         ": spec.sla.enforce: `{}` needs a shaper, but {why}",
@@ -85,6 +88,9 @@ fn shaper_place(
     chain: &ServiceChain,
 ) -> Result<Option<(ShaperPlace, usize)>, &'static str> {
     let count = chain.functions.len();
+    if chain.worker.super_packets {
+        return Err(SUPER_PACKETS);
+    }
     if plan.mapping == Mapping::Distributed {
         return match plan.hops.last() {
             Some(hop) if hop.is_black_box() => Err(ENDS_IN_BOX),

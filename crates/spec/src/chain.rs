@@ -389,6 +389,9 @@ config! {
         "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");
         /// Whether the packet buffers are in hugepages. Only for DPDK ports.
         "hugepages" hugepages: bool = BOOLEAN.with_default("false");
+        /// Whether TCP packets reach the functions as super-packets of up to 64 KiB, for
+        /// throughput. Only for `spec.ports` with interfaces, without `sla.latency`.
+        "superPackets" super_packets: bool = BOOLEAN.with_default("false");
     }
 }
 

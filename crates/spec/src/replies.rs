@@ -84,6 +84,14 @@ fn find_named_function(
             ),
         ));
     }
+    let super_packets = chains[other].worker.super_packets;
+    if super_packets != chain.worker.super_packets {
+        return Err(Fault::new(
+            format!("{prefix}, whose worker has `superPackets: {super_packets}`"),
+            "two chains of one worker: both functions share one state",
+            format!("write `worker: {{ superPackets: {super_packets} }}` into `spec`"),
+        ));
+    }
     match (own.space, named.space) {
         (Some(own), Some(space)) if own != space => Err(Fault::new(
             format!("{prefix}, which has `space: {space}`"),

@@ -147,6 +147,7 @@ fn every_key_is_read() {
         core: Some(1),
         busy_poll_ns: Some(10_000),
         hugepages: false,
+        super_packets: false,
     };
     assert_eq!(chain.worker, worker);
     assert_eq!(chain.cpu_latency_ns, Some(0));

@@ -1,9 +1,10 @@
-//! Step 5: builds the functions behind the front door. Three layouts implement one trait
+//! Step 5: builds the functions behind the front door. Four layouts implement one trait
 //! ([`Layout`]).
 
 mod compact;
 mod devices;
 mod distributed;
+mod super_packets;
 
 use std::sync::Arc;
 
@@ -124,11 +125,17 @@ pub(crate) fn build_chain(
 fn build_layout(parts: &Parts, job: LayoutJob<'_>) -> Result<Box<dyn Layout>, ApiError> {
     Ok(match job.plan.mapping {
         _ if job.chain.is_over_dpdk() => Box::new(devices::build(parts, job)?),
+        _ if job.plan.super_packets => Box::new(super_packets::build(parts, job)?),
         Mapping::Distributed => Box::new(distributed::build(parts, job)?),
         Mapping::Auto | Mapping::Compact | Mapping::Pipeline => {
             Box::new(compact::build(parts, job)?)
         }
     })
+}
+
+/// Whether the chain's worker has the front door, which polices.
+fn has_door_in_worker(chain: &ServiceChain) -> bool {
+    chain.is_over_dpdk() || chain.worker.super_packets
 }
 
 /// Returns the policer of the kernel's front door. A live change with the same profile keeps the
@@ -138,7 +145,7 @@ fn keep_or_create_policer(
     chain: &ServiceChain,
     previous: Option<&Generation>,
 ) -> Result<Option<Arc<Policer>>, ApiError> {
-    if !chain.sla.is_policed() || chain.is_over_dpdk() {
+    if !chain.sla.is_policed() || has_door_in_worker(chain) {
         return Ok(None);
     }
     let profile = chain.sla.policing_profile();

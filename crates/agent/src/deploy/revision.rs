@@ -85,6 +85,13 @@ pub(crate) fn check_worker(
 ) -> Result<(), ApiError> {
     let previous = running.generation();
     let keeps_worker = plan.uses(Space::User) && previous.plan.uses(Space::User);
+    if previous.plan.super_packets != plan.super_packets {
+        return Err(refusal(
+            next,
+            &next.places.worker,
+            "spec.worker.superPackets cannot be changed while the chain runs",
+        ));
+    }
     if keeps_worker && previous.chain.worker != next.worker {
         return Err(refusal(
             next,

@@ -102,8 +102,14 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
             removed.map_err(ApiError::failed)
         }),
         FrontDoor::Worker(worker, ..) => {
+            let entrance = generation.entrance.as_ref();
+            let removed = entrance.map_or(Ok(()), |entrance| {
+                entrance.remove(&generation.chain.matches)
+            });
             let stopped = worker.state().handle().stop_redirect(running.spi);
-            stopped.map_err(ApiError::failed)
+            removed
+                .map_err(ApiError::failed)
+                .and(stopped.map_err(ApiError::failed))
         }
     };
     if let Err(error) = removed {
@@ -122,7 +128,10 @@ fn redirect_to_new_chain(spi: u32, generation: &Generation) -> Result<(), ApiErr
             entrance.door.door().set_fast_path(loaded);
             Ok(())
         }
-        FrontDoor::Worker(..) => redirect_in_worker(spi, generation),
+        FrontDoor::Worker(..) => {
+            redirect_in_worker(spi, generation)?;
+            redirect_to_worker(generation).inspect_err(|_| stop_in_worker(spi, generation))
+        }
     }
 }
 
@@ -139,6 +148,16 @@ fn redirect(
     else {
         let since = Instant::now();
         redirect_in_worker(running.spi, to)?;
+        if let Err(error) = redirect_to_worker(to) {
+            redirect_in_worker(running.spi, from)?;
+            return Err(error);
+        }
+        if from.chain.matches != to.chain.matches && to.entrance.is_some() {
+            retire::wait_for_packets(plane);
+            let removed = from.entrance()?.remove(&from.chain.matches);
+            removed.map_err(|error| match_error(from, &error))?;
+            retire::wait_for_packets(plane);
+        }
         return Ok(since);
     };
     let (entry, earlier_entry) = (to.entrance()?, from.entrance()?);
@@ -173,15 +192,33 @@ fn redirect(
     Ok(since)
 }
 
+/// Redirects packets at the ingress port to the worker with the front door, if they come over an
+/// entry link.
+fn redirect_to_worker(generation: &Generation) -> Result<(), ApiError> {
+    let redirected = generation.entrance.as_ref().map_or(Ok(()), |entrance| {
+        entrance.redirect_to_worker(&generation.chain.matches)
+    });
+    redirected.map_err(|error| match_error(generation, &error))
+}
+
+/// Stops the redirect of a chain that could not be switched on.
+fn stop_in_worker(spi: u32, generation: &Generation) {
+    if let FrontDoor::Worker(worker, ..) = generation.layout.front_door()
+        && let Err(error) = worker.state().handle().stop_redirect(spi)
+    {
+        tracing::warn!(chain = generation.chain.name, %error, "cannot stop the redirect of a chain in its worker");
+    }
+}
+
 fn redirect_in_worker(spi: u32, generation: &Generation) -> Result<(), ApiError> {
-    let FrontDoor::Worker(worker, direction, policing) = generation.layout.front_door() else {
+    let FrontDoor::Worker(worker, ingress, policing) = generation.layout.front_door() else {
         return Err(ApiError::failed(
             "a chain cannot change between the kernel and DPDK",
         ));
     };
     let redirected = worker.state().handle().redirect_chain(ChainRedirect {
         matches: generation.chain.matches,
-        direction,
+        ingress,
         policing,
         spi,
         generation: generation.number,

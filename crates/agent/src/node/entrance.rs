@@ -1,5 +1,5 @@
 //! The way of a chain's packets from its ingress port to its front door: directly, or over the
-//! port's entry link.
+//! port's entry link. The front door of a chain on super-packets is in its worker.
 
 use myelin_kernel::{CounterLine, LoadedChain, Relay};
 use myelin_packet::Match;
@@ -20,6 +20,8 @@ pub(crate) struct Entrance {
     _wire_size: Option<WireSize>,
     /// Sends packets over the entry link; `None` if the front door is at the ingress port.
     relay: Option<Relay>,
+    /// Whether the front door is in the kernel, at the port `door`.
+    is_in_kernel: bool,
 }
 
 impl Entrance {
@@ -40,10 +42,16 @@ impl Entrance {
                 ingress: ingress.clone(),
                 door: ingress.clone(),
                 relay: None,
+                is_in_kernel: true,
             });
         }
-        let key = PortKey::BehindLink(ingress.ifindex);
-        let open = || Port::open_behind_link(parts, ingress.ifindex);
+        let super_packets = plan.super_packets;
+        let key = if super_packets {
+            PortKey::BehindSuperPacketLink(ingress.ifindex)
+        } else {
+            PortKey::BehindLink(ingress.ifindex)
+        };
+        let open = || Port::open_behind_link(parts, ingress.ifindex, super_packets);
         let door = parts.ports.acquire(&key, open)?;
         let near = door.entry_link().map_or(0, |link| link.near);
         let relay = parts.plane.add_relay(spi, near).map_err(ApiError::failed)?;
@@ -52,6 +60,7 @@ impl Entrance {
             door,
             _wire_size: None,
             relay: Some(relay),
+            is_in_kernel: !super_packets,
         })
     }
 
@@ -75,6 +84,14 @@ impl Entrance {
         relayed
     }
 
+    /// Redirects the packets of `rule` over the entry link to a worker.
+    pub(crate) fn redirect_to_worker(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
+        match &self.relay {
+            Some(relay) => self.ingress.door().redirect_to_relay(rule, relay),
+            None => Ok(()),
+        }
+    }
+
     /// Removes a match, first at the ingress port.
     pub(crate) fn remove(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
         self.ingress.door().remove(rule)?;
@@ -83,7 +100,7 @@ impl Entrance {
 
     /// Removes a match behind the entry link. Does nothing without an entry link.
     pub(crate) fn remove_behind_link(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
-        if self.relay.is_some() {
+        if self.relay.is_some() && self.is_in_kernel {
             self.door.door().remove(rule)?;
         }
         Ok(())

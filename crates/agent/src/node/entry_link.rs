@@ -4,6 +4,9 @@
 //! A virtual interface passes on super-packets, packets whose checksum is left to the card, and
 //! VLAN tags beside the frame. The near end of an entry link has no offloads. So the kernel
 //! segments packets, completes checksums and inserts tags before the packets reach the far end.
+//!
+//! A link for super-packets keeps the offloads of checksums and of TCP segmentation. A packet
+//! socket takes the packets at its far end.
 
 use myelin_linux::ethtool;
 use myelin_linux::journal::{Journal, Resource, ResourceGuard};
@@ -26,23 +29,30 @@ impl EntryLink {
     /// Makes the link of the interface `port`. Returns the link and its far end.
     pub(crate) fn make(
         port: &Link,
+        super_packets: bool,
         run_id: &str,
         journal: &Journal,
     ) -> Result<(Self, Link), ApiError> {
         // The process number distinguishes this agent's links from links of a killed agent.
-        let id = format!("{run_id} {} entry {}", std::process::id(), port.index);
+        let kind = if super_packets { "bulk" } else { "entry" };
+        let id = format!("{run_id} {} {kind} {}", std::process::id(), port.index);
         let base = format!("my{}", short_hash(id.as_bytes()));
         let (near, far) = (format!("{base}a"), format!("{base}b"));
         let name = near.clone();
         let made = journal.guard(Resource::Link { name });
         let made = made.map_err(ApiError::failed)?;
-        let (near, far) = make_link(&near, &far, port.mtu + TAGS).map_err(ApiError::failed)?;
+        let ends = make_link([&near, &far], port.mtu + TAGS, super_packets);
+        let (near, far) = ends.map_err(ApiError::failed)?;
         let near = near.index;
         Ok((Self { near, _made: made }, far))
     }
 }
 
-fn make_link(near: &str, far: &str, mtu: u32) -> myelin_linux::Result<(Link, Link)> {
+fn make_link(
+    [near, far]: [&str; 2],
+    mtu: u32,
+    super_packets: bool,
+) -> myelin_linux::Result<(Link, Link)> {
     let mut netlink = Netlink::open()?;
     let end = |name| VethEnd {
         mtu: Some(mtu),
@@ -51,7 +61,11 @@ fn make_link(near: &str, far: &str, mtu: u32) -> myelin_linux::Result<(Link, Lin
     netlink.apply([link::create_veth(&end(near), &end(far))?])?;
     for name in [far, near] {
         let id = netlink.link(name)?.id();
-        ethtool::set_up_without_offloads(&mut netlink, &id)?;
+        if super_packets {
+            ethtool::set_up_for_super_packets(&mut netlink, &id)?;
+        } else {
+            ethtool::set_up_without_offloads(&mut netlink, &id)?;
+        }
     }
     Ok((netlink.link(near)?, netlink.link(far)?))
 }

@@ -44,7 +44,7 @@ pub(crate) enum FrontDoor<'a> {
     /// The eBPF program at the ingress port.
     Kernel(&'a LoadedChain),
     /// The worker that drives the ingress device.
-    Worker(&'a WorkerLease, myelin_dataplane::Direction, Profile),
+    Worker(&'a WorkerLease, myelin_dataplane::SocketId, Profile),
 }
 
 /// The functions of a generation, loaded and connected.

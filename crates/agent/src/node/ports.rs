@@ -23,6 +23,8 @@ pub(crate) enum PortKey {
     Interface(u32),
     /// The far end of the entry link of the interface with this index.
     BehindLink(u32),
+    /// The far end of the interface's entry link for super-packets.
+    BehindSuperPacketLink(u32),
 }
 
 /// All ports.
@@ -71,17 +73,28 @@ impl Port {
         let promiscuous = promiscuous.transpose().map_err(ApiError::failed)?;
         let sender = made.map(|(_, host)| Sender::on(host)).transpose();
         let opposite = made.map(|(opposite, _)| opposite);
-        let mut port = Self::attach_door(plane, link, opposite, (promiscuous, None))?;
+        let mut port = Self::attach_door(plane, link, opposite, (promiscuous, None), false)?;
         port.sender = sender.map_err(ApiError::failed)?;
         Ok(port)
     }
 
     /// Makes the entry link of the interface with this index, and a port at the link's far end.
-    pub(crate) fn open_behind_link(parts: &Parts, ifindex: u32) -> Result<Self, ApiError> {
+    pub(crate) fn open_behind_link(
+        parts: &Parts,
+        ifindex: u32,
+        super_packets: bool,
+    ) -> Result<Self, ApiError> {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
         let ingress = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
-        let (entry_link, far) = EntryLink::make(&ingress, &parts.run_id, &parts.journal)?;
-        Self::attach_door(&parts.plane, &far, None, (None, Some(entry_link)))
+        let (entry_link, far) =
+            EntryLink::make(&ingress, super_packets, &parts.run_id, &parts.journal)?;
+        Self::attach_door(
+            &parts.plane,
+            &far,
+            None,
+            (None, Some(entry_link)),
+            super_packets,
+        )
     }
 
     fn attach_door(
@@ -89,6 +102,7 @@ impl Port {
         link: &Link,
         opposite: Option<Opposite>,
         (promiscuous, entry_link): (Option<ResourceGuard>, Option<EntryLink>),
+        discards: bool,
     ) -> Result<Self, ApiError> {
         let queues = read_receive_queues(link);
         let config = PortConfig {
@@ -97,6 +111,7 @@ impl Port {
             opposite,
             single_queue: queues == Some(1),
             behind_link: entry_link.is_some(),
+            discards,
         };
         let port = Self {
             door: plane.add_port(config).map_err(ApiError::failed)?,

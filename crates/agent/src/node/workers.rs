@@ -18,11 +18,10 @@ use myelin_linux::affinity;
 use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use myelin_linux::link::LinkId;
 use myelin_linux::netns::Netns;
-use myelin_planner::admission::{RING, SMALL_RING};
+use myelin_planner::admission::{RING, SMALL_RING, SUPER_PACKET_WORKER};
 use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
-use crate::node::Parts;
 use crate::node::confinement::{Confinement, ConfinementSpec};
 use crate::node::devices::Claim;
 use crate::node::internal_link::InternalLink;
@@ -30,12 +29,15 @@ use crate::node::ports::{PortLease, QueueClaim};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
+mod packet_sockets;
+mod start;
+
+use start::SMALL_FRAME_MTU;
+pub(crate) use start::WorkerStart;
+
 /// The interval for counting deaths of a DPDK worker. It is long, because the worker starts slowly.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
 
-/// Largest MTU for which frames of 2 KiB have room: headroom, headers and the bytes that functions
-/// add.
-const SMALL_FRAME_MTU: u32 = 1600;
 /// Size of a frame for longer packets, bytes.
 const LARGE_FRAME: u32 = 4096;
 
@@ -44,8 +46,8 @@ const LARGE_FRAME: u32 = 4096;
 pub(crate) struct Key {
     /// The owner: `metadata.namespace` of the chain file.
     pub(crate) owner: String,
-    /// The chain that made the circuit; empty for all named interfaces; for DPDK both devices,
-    /// sorted.
+    /// The chain that made the circuit; empty for all named interfaces, or a word for those with
+    /// super-packets; for DPDK both devices, sorted.
     pub(crate) circuit: String,
 }
 
@@ -57,6 +59,7 @@ impl Key {
                 let (ingress, egress) = (&ports.ingress, &ports.egress);
                 format!("{} {}", ingress.min(egress), ingress.max(egress))
             }
+            Some(_) if chain.worker.super_packets => SUPER_PACKET_WORKER.to_owned(),
             Some(_) => String::new(),
             None => circuit.to_owned(),
         };
@@ -104,23 +107,13 @@ pub(crate) struct WorkerState {
     sockets: BTreeMap<(u32, u32), SocketId>,
     /// For each interface: the number of generations that use its sockets, and the claim on its
     /// queues.
-    users: BTreeMap<u32, (u32, QueueClaim)>,
+    users: BTreeMap<u32, (u32, Option<QueueClaim>)>,
     internal: Option<InternalLink>,
     /// The stages of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
     pub(crate) deaths: Deaths,
     confinement: Option<Arc<Confinement>>,
     pub(crate) journal: Journal,
-}
-
-/// The settings of a new worker.
-#[derive(Clone, Copy)]
-pub(crate) struct WorkerStart<'a> {
-    pub(crate) spec: &'a WorkerSpec,
-    pub(crate) sandbox: &'a SandboxSpec,
-    /// Longest IP packet of the chain's ports, bytes.
-    pub(crate) mtu: u32,
-    pub(crate) parts: &'a Parts,
 }
 
 impl Worker {
@@ -141,12 +134,16 @@ impl Worker {
         let mut config = WorkerConfig::new(&parts.program, &id);
         config.args = vec!["worker".into()];
         config.batch = spec.batch;
-        if start.mtu > SMALL_FRAME_MTU {
+        if start.needs_large_frames() {
             config.frame_size = LARGE_FRAME;
         }
         let frame_size = config.frame_size;
         config.core = Some(spec.core.unwrap_or_else(default_core));
         config.idle = Idle::from(spec);
+        if spec.super_packets {
+            config.args.push("--packet-sockets".into());
+            config.packet_sockets = true;
+        }
         let mut resources = Vec::new();
         if let Some(claim) = &devices {
             let prefix = format!("myelin-{id}");
@@ -240,7 +237,7 @@ impl Worker {
                 or give the function another name",
                 self.key.circuit
             )
-        } else if mtu > SMALL_FRAME_MTU && self.devices.is_none() && self.frame_size < LARGE_FRAME {
+        } else if start.needs_large_frames() && self.frame_size < LARGE_FRAME {
             format!(
                 "a port has an MTU of {mtu}, and the frames of the running worker (owner {owner}) hold IP packets of at most \
                 {SMALL_FRAME_MTU} bytes: first remove the worker's chains with `myelin down`, or give the chain another namespace"
@@ -326,7 +323,7 @@ impl WorkerState {
     /// last chain closes the port. Returns the socket to transmit on.
     fn open_port(&mut self, port: &PortLease) -> Result<SocketId, ApiError> {
         let claim = QueueClaim::claim(port.clone(), &self.key)?;
-        let users = self.users.entry(port.ifindex).or_insert((0, claim));
+        let users = self.users.entry(port.ifindex).or_insert((0, Some(claim)));
         users.0 += 1;
         let opened = self.open_queues(port);
         if opened.is_err() {

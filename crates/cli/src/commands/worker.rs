@@ -11,6 +11,9 @@ pub(crate) struct Arguments {
     /// Use ports over DPDK.
     #[arg(long)]
     dpdk: bool,
+    /// Use packet sockets, for super-packets.
+    #[arg(long, conflicts_with = "dpdk")]
+    packet_sockets: bool,
 }
 
 /// Runs until the agent stops it.
@@ -22,6 +25,9 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     })?;
     if arguments.dpdk {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
+    }
+    if arguments.packet_sockets {
+        myelin_dataplane::worker_main::<myelin_dataplane::PacketSockets>(control)
     }
     myelin_dataplane::worker_main::<myelin_dataplane::Sockets>(control)
 }

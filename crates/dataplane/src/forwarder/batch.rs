@@ -71,7 +71,10 @@ impl<'m, P: Port> Forwarder<'m, P> {
                 continue;
             }
             match self.memory.make_packet(buffer, meta) {
-                Ok(packet) => self.batch.push(packet),
+                Ok(packet) => {
+                    taken += packet.segments() as u32 - 1;
+                    self.batch.push(packet);
+                }
                 Err(buffer) => self.drop_and_count(buffer, Counter::Malformed),
             }
         }
@@ -210,7 +213,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         let mut port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
         let mut is_stuck = false;
         for packet in self.batch.packets_mut() {
-            let stamp_ns = packet.meta().stamp_ns;
+            let (stamp_ns, segments) = (packet.meta().stamp_ns, packet.segments());
             let mut fits = true;
             let buffer = match exit.target {
                 ExitTarget::Egress => self.memory.recover_buffer(packet),
@@ -242,13 +245,13 @@ impl<'m, P: Port> Forwarder<'m, P> {
             };
             match unsent {
                 Ok(()) => {
-                    sent += 1;
+                    sent += segments;
                     if exit.target == ExitTarget::Egress {
-                        self.stamps.push(stamp_ns);
+                        self.stamps.push((stamp_ns, segments));
                     }
                 }
                 Err(buffer) => {
-                    lost += 1;
+                    lost += segments;
                     self.pool.give(buffer.frame);
                 }
             }
@@ -297,10 +300,9 @@ impl<'m, P: Port> Forwarder<'m, P> {
                 continue;
             };
             segment.counters.count_transmitted(run.sent, run.lost);
-            for stamp_ns in stamps.by_ref().take(run.stamps) {
-                segment
-                    .counters
-                    .record_sojourn(now.saturating_sub(stamp_ns));
+            for (stamp_ns, packets) in stamps.by_ref().take(run.stamps) {
+                let ns = now.saturating_sub(stamp_ns);
+                segment.counters.record_sojourn(ns, packets);
             }
         }
         self.counters.add(Counter::Received, received.into());

@@ -81,7 +81,7 @@ impl<P: Port> Forwarder<'_, P> {
                     if context.transmit_or_drop(port, buffer, &mut is_stuck) {
                         sent += 1;
                         if leaves {
-                            self.stamps.push(stamp_ns);
+                            self.stamps.push((stamp_ns, 1));
                         }
                     } else {
                         lost += 1;
@@ -159,7 +159,7 @@ impl<P: Port> Forwarder<'_, P> {
             };
             let sent = context.transmit_or_drop(port, waiting.buffer, &mut is_stuck);
             let stamp_ns = waiting.stamp_ns.filter(|_| sent);
-            self.stamps.extend(stamp_ns);
+            self.stamps.extend(stamp_ns.map(|stamp_ns| (stamp_ns, 1)));
             self.runs.push(RunResult {
                 segment: waiting.segment,
                 port: waiting.port,

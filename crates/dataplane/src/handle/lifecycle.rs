@@ -44,6 +44,7 @@ impl WorkerHandle {
             sockets: BTreeMap::new(),
             successors: BTreeMap::new(),
             rings,
+            packet_sockets: BTreeMap::new(),
             reserved: BTreeSet::new(),
             orphaned: BTreeSet::new(),
             chains: BTreeMap::new(),
@@ -130,6 +131,10 @@ impl WorkerHandle {
         for (&id, (link, side)) in &self.rings {
             process.ask(&Request::AddRing { id, side: *side }, &link.fds())?;
         }
+        for (&id, (socket, receives)) in &self.packet_sockets {
+            let receives = *receives;
+            process.ask(&Request::AddPacketSocket { id, receives }, &[socket.fd()])?;
+        }
         for (chain, block) in self.chains.values().cloned() {
             process.ask(&Request::AddChain { chain, block }, &[])?;
         }
@@ -147,6 +152,8 @@ impl WorkerHandle {
         let mut fds = vec![self.stats.fd()];
         let ports = if let Some(devices) = &self.config.devices {
             PortSetup::Devices(devices.clone())
+        } else if self.config.packet_sockets {
+            PortSetup::PacketSockets
         } else {
             fds.push(self.umem.fd());
             PortSetup::Sockets {

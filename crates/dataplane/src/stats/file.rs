@@ -329,11 +329,12 @@ impl ChainCounters {
         self.count_shaper(ShaperCounter::Lost, lost);
     }
 
-    /// Counts a packet that left the chain `ns` nanoseconds after its stamp.
+    /// Counts packets that left the chain `ns` nanoseconds after their stamp: one packet, or the
+    /// segments of a super-packet.
     #[inline]
-    pub(crate) fn record_sojourn(&self, ns: u64) {
-        add(&self.0[BUCKETS + sojourn::index(ns)], 1);
-        add(&self.0[SOJOURN + SUM], ns);
+    pub(crate) fn record_sojourn(&self, ns: u64, packets: u64) {
+        add(&self.0[BUCKETS + sojourn::index(ns)], packets);
+        add(&self.0[SOJOURN + SUM], ns.wrapping_mul(packets));
         raise(&self.0[SOJOURN + NOT_MIN], !ns);
         raise(&self.0[SOJOURN + MAX], ns);
     }
@@ -344,19 +345,19 @@ impl ChainCounters {
 pub struct DoorCounters(SharedAtomics<AtomicU64>);
 
 impl DoorCounters {
-    /// Counts a packet of the chain.
+    /// Counts packets of the chain: one packet, or the segments of a super-packet.
     #[inline]
-    pub fn count_packet(&self, bytes: u64, stamp_ns: u64) {
+    pub fn count_packets(&self, packets: u64, bytes: u64, stamp_ns: u64) {
         if let Some(words) = self.0.first_chunk::<DOOR_WORDS>() {
-            add(&words[PACKETS], 1);
+            add(&words[PACKETS], packets);
             add(&words[BYTES], bytes);
             words[LAST_NS].store(stamp_ns, Ordering::Relaxed);
         }
     }
 
-    /// Counts a packet above the chain's profile.
-    pub fn count_policed(&self, bytes: u64) {
-        add(&self.0[POLICED], 1);
+    /// Counts packets above the chain's profile.
+    pub fn count_policed(&self, packets: u64, bytes: u64) {
+        add(&self.0[POLICED], packets);
         add(&self.0[POLICED_BYTES], bytes);
     }
 }

@@ -12,6 +12,7 @@ use nix::sys::signalfd::SignalFd;
 use super::changes::{ChangeSender, LoopState, Phase};
 use crate::chain::{SocketId, UserChain};
 use crate::clock::monotonic_ns;
+use crate::door::ChainRedirect;
 use crate::driver::{DrivenPort, Driver};
 use crate::flows;
 use crate::forwarder::MAX_DRAIN_NS;
@@ -109,6 +110,10 @@ impl<D: Driver> ControlThread<D> {
                     },
                 )
             }
+            Request::AddPacketSocket { id, receives } => {
+                let fd = fds.pop().ok_or("the request has no socket descriptor")?;
+                self.add_port(id, NewPortKind::PacketSocket { fd, receives })
+            }
             Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
                 let holder = Borrower::of(id)?;
@@ -127,16 +132,9 @@ impl<D: Driver> ControlThread<D> {
             }
             Request::AddChain { chain, block } => self.add_chain(&chain, block),
             Request::RemoveChain { spi, generation } => self.remove_chain(spi, generation),
-            Request::RedirectChain { chain, row } => {
-                let counters = self.stats.door_counters(row).map_err(|e| e.to_string())?;
-                self.sender.apply(move |state| {
-                    let port = state.forwarder.port_mut(chain.direction.ends().0.into());
-                    port.ok_or("the worker has no such port")?
-                        .redirect(&chain, counters)
-                })?
-            }
-            Request::StopRedirect { spi, direction } => self.sender.apply(move |state| {
-                if let Some(port) = state.forwarder.port_mut(direction.ends().0.into()) {
+            Request::RedirectChain { chain, row } => self.redirect_chain(chain, row),
+            Request::StopRedirect { spi, ingress } => self.sender.apply(move |state| {
+                if let Some(port) = state.forwarder.port_mut(ingress.0.into()) {
                     port.stop_redirect(spi);
                 }
             }),
@@ -170,6 +168,15 @@ impl<D: Driver> ControlThread<D> {
         let segments = Segment::build(chain, &Arc::new(counters), &mut self.states)?;
         self.sender
             .apply(|state| state.forwarder.add_segments(segments))
+    }
+
+    fn redirect_chain(&self, chain: ChainRedirect, row: u32) -> Reply {
+        let counters = self.stats.door_counters(row).map_err(|e| e.to_string())?;
+        self.sender.apply(move |state| {
+            let port = state.forwarder.port_mut(chain.ingress.0.into());
+            port.ok_or("the worker has no such port")?
+                .redirect(&chain, counters)
+        })?
     }
 
     fn remove_chain(&mut self, spi: u32, generation: u16) -> Reply {

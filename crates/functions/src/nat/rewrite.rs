@@ -97,10 +97,16 @@ impl EndpointFields {
     }
 
     /// Replaces the endpoint and corrects the checksums (RFC 1624). A UDP checksum of zero means no
-    /// checksum and stays zero.
+    /// checksum and stays zero. A partial checksum covers the addresses and not the ports.
     #[inline(always)] // keeps the fields in registers
     #[allow(clippy::inline_always)]
-    pub(crate) fn write(&self, frame: &mut [u8], old: &Endpoint, new: &Endpoint) -> Option<()> {
+    pub(crate) fn write(
+        &self,
+        frame: &mut [u8],
+        old: &Endpoint,
+        new: &Endpoint,
+        is_partial: bool,
+    ) -> Option<()> {
         let is_ipv6 = self.headers.flags.is_ipv6();
         let length = if is_ipv6 { 16 } else { 4 };
         let address = address_growth(&old.address, &new.address);
@@ -115,6 +121,13 @@ impl EndpointFields {
             write_word(frame, at, checksum::l4_add(0, old_checksum, address))?;
         }
         let old_checksum = read_word(frame, self.l4_checksum)?;
+        if is_partial {
+            if self.headers.protocol == ICMP {
+                return Some(());
+            }
+            let sum = checksum::fold(u64::from(old_checksum) + address);
+            return write_word(frame, self.l4_checksum, sum);
+        }
         let (protocol, delta) = match self.headers.protocol {
             UDP if old_checksum == 0 => return Some(()),
             // The ICMP checksum covers no addresses.

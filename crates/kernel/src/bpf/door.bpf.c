@@ -29,7 +29,7 @@ const volatile struct door {
 	__u32 single_cpu;  /* one CPU at a time runs this program */
 	__u32 fast_path;   /* slot at which most packets continue; NO_SLOT: unknown */
 	__u32 behind_link; /* packets come over the entry link of another port */
-	__u32 padding;
+	__u32 discards;	   /* a packet socket has taken the packets */
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
@@ -154,6 +154,9 @@ int myelin_door(hook_ctx *ctx)
 
 	if (leaving_at)
 		return hook_redirect(leaving_at, false);
+	/* Packet sockets get a packet before this program does. */
+	if (IMMEDIATE(discards))
+		return HOOK_DROP;
 #endif
 	/* No chain uses this port, so skip parsing. */
 	if (!active || !(active->count4 | active->count6))

@@ -19,6 +19,7 @@ pub(crate) fn add_port(plane: &Plane) -> Port {
             opposite: None,
             single_queue: false,
             behind_link: false,
+            discards: false,
         })
         .unwrap()
 }

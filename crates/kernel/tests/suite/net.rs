@@ -88,6 +88,7 @@ fn port(host: &Host, opposite: &Host, peer: bool) -> PortConfig {
         ifindex: host.ifindex,
         single_queue: false,
         behind_link: false,
+        discards: false,
         opposite: Some(Opposite {
             ifindex: opposite.ifindex,
             peer,

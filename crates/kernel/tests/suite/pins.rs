@@ -92,6 +92,7 @@ fn child_that_kills_itself() {
         opposite: None,
         single_queue: false,
         behind_link: false,
+        discards: false,
     };
     let port = plane.add_port(config).unwrap();
     let mut chain = kernel_chain(
@@ -307,6 +308,7 @@ fn pins_need_a_bpffs_and_a_private_directory() {
             opposite: None,
             single_queue: false,
             behind_link: false,
+            discards: false,
         })
         .unwrap();
     drop((port, plane));

@@ -361,6 +361,7 @@ fn single_queue_native_xdp_and_generic_xdp_police_alike() {
             .add_port(PortConfig {
                 single_queue: true,
                 behind_link: false,
+                discards: false,
                 ..net.client_port(false)
             })
             .unwrap();

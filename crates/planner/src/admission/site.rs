@@ -13,6 +13,9 @@ use crate::machine::Machine;
 /// Femtoseconds of a nanosecond.
 pub(crate) const NS: u128 = SECOND / 1_000_000_000;
 
+/// The circuit in the name of the worker of an owner's chains on super-packets.
+pub const SUPER_PACKET_WORKER: &str = "super-packets";
+
 /// The place of a chain on a node. Chains share the servers that have the same names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
@@ -60,6 +63,8 @@ impl Site {
                 let pair = if chain.is_over_dpdk() {
                     let (ingress, egress) = (&ports.ingress, &ports.egress);
                     format!("{} {}", ingress.min(egress), ingress.max(egress))
+                } else if chain.worker.super_packets {
+                    SUPER_PACKET_WORKER.to_owned()
                 } else {
                     String::new()
                 };

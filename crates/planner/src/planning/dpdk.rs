@@ -1,8 +1,9 @@
-//! Chains between DPDK devices: all functions run in the worker that owns the devices.
+//! Chains whose functions all run in one worker that receives their packets: between DPDK devices,
+//! or on super-packets.
 
 use myelin_spec::{Mapping, ServiceChain, Space};
 
-use super::mapping;
+use super::{mapping, super_packets};
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
@@ -15,6 +16,9 @@ pub(crate) fn plan_before_admission(
     costs: &Costs,
     machine: &Machine,
 ) -> Result<Plan, PlanError> {
+    if chain.worker.super_packets {
+        return super_packets::plan(chain, costs, machine);
+    }
     if !chain.is_over_dpdk() {
         return mapping::plan(chain, costs, machine);
     }

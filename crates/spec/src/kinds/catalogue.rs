@@ -79,8 +79,12 @@ pub struct Kind {
     /// The part of a packet that the function reads or writes.
     pub works_on: PacketParts,
     /// Whether the kernel form takes super-packets (GSO) and packets whose checksum the sender left
-    /// to the card. User-space functions take neither.
+    /// to the card.
     pub takes_super_packets: bool,
+    /// Whether the user-space form takes both. Such a function changes neither payloads nor their
+    /// lengths, and leaves a partial checksum partial.
+    #[serde(skip)]
+    pub user_takes_super_packets: bool,
     /// The state of the function between packets.
     pub state: State,
     /// Whether the chain drops packets by default while the function fails (fails closed).
@@ -131,6 +135,7 @@ impl Kind {
         user: None,
         works_on: PacketParts::Nothing,
         takes_super_packets: false,
+        user_takes_super_packets: false,
         state: State::None,
         fails_closed: false,
         config: &[],

@@ -78,6 +78,7 @@ pub static FIREWALL: Kind = Kind {
     user: Some(Cost::new(17.0, 0.0)),
     works_on: PacketParts::Header,
     takes_super_packets: true,
+    user_takes_super_packets: true,
     fails_closed: true,
     config: FirewallConfig::KEYS,
     description: "Allows or denies packets by prefix, protocol and port. Its cost hardly depends on the \

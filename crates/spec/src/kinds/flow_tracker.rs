@@ -71,6 +71,7 @@ pub static FLOW_TRACKER: Kind = Kind {
     user: Some(Cost::new(25.0, 0.0)),
     works_on: PacketParts::Header,
     takes_super_packets: true,
+    user_takes_super_packets: true,
     state: State::PerFlow,
     fails_closed: true,
     config: FlowTrackerConfig::KEYS,

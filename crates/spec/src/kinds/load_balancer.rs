@@ -74,6 +74,7 @@ pub static LOAD_BALANCER: Kind = Kind {
     user: Some(Cost::new(40.0, 0.0)),
     works_on: PacketParts::Header,
     takes_super_packets: true,
+    user_takes_super_packets: true,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \

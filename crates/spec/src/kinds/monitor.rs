@@ -20,6 +20,7 @@ pub static MONITOR: Kind = Kind {
     user: Some(Cost::new(25.0, 0.0)),
     works_on: PacketParts::Header,
     takes_super_packets: true,
+    user_takes_super_packets: true,
     state: State::PerFlow,
     config: MonitorConfig::KEYS,
     description: "Counts packets and bytes per flow (five-tuple). Forwards packets unchanged. `myelin ps \

@@ -74,6 +74,7 @@ pub static NAT: Kind = Kind {
     user: Some(Cost::new(50.0, 0.0)),
     works_on: PacketParts::Header,
     takes_super_packets: true,
+    user_takes_super_packets: true,
     state: State::PerFlow,
     fails_closed: true,
     config: NatConfig::KEYS,

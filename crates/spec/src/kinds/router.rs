@@ -60,6 +60,7 @@ pub static ROUTER: Kind = Kind {
     user: Some(Cost::new(8.0, 0.0)),
     works_on: PacketParts::Header,
     takes_super_packets: true,
+    user_takes_super_packets: true,
     config: RouterConfig::KEYS,
     description: "Forwards packets to the next hop of the longest matching prefix. Decrements the time to \
                   live (hop limit). Drops packets without a route, and packets with an expired time to \

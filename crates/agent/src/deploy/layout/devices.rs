@@ -82,7 +82,8 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
 
 impl Layout for BetweenDevices {
     fn front_door(&self) -> FrontDoor<'_> {
-        FrontDoor::Worker(&self.worker, self.direction, self.policing)
+        let ingress = SocketId::of_port(self.direction.ends().0);
+        FrontDoor::Worker(&self.worker, ingress, self.policing)
     }
 
     fn read(&self, _plane: &Plane) -> GenerationCounts {
