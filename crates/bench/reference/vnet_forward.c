@@ -16,6 +16,8 @@
 
 /* A super-packet of 64 KiB with its headers. */
 #define FRAME_SIZE (65536 + 256)
+/* Bytes of a socket's buffer: the default holds three super-packets. */
+#define LONG_BUFFER (8 << 20)
 
 static void fail(const char *program, const char *step)
 {
@@ -31,9 +33,10 @@ static int open_port(const char *program, const char *name)
 		.sll_ifindex = (int)interface_index(program, name),
 	};
 	/* Protocol 0 receives nothing until the socket is bound to its interface. */
-	int one = 1, port = socket(AF_PACKET, SOCK_RAW, 0);
+	int one = 1, bytes = LONG_BUFFER, port = socket(AF_PACKET, SOCK_RAW, 0);
 
-	if (port < 0 || setsockopt(port, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof(one)) ||
+	if (port < 0 || setsockopt(port, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) ||
+	    setsockopt(port, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof(one)) ||
 	    setsockopt(port, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof(one)) ||
 	    bind(port, (struct sockaddr *)&address, sizeof(address)))
 		fail(program, "opening a packet socket");

@@ -94,12 +94,13 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let deployed = measured.deploy(session)?;
         subjects.measure(turns, |at| {
             let [workload, path] = at;
-            let load = deployed[path].load(
-                measured.workloads[workload],
-                window,
-                rates.get(&at).copied(),
-                session,
-            )?;
+            let workload = measured.workloads[workload];
+            let window = match workload {
+                // A retransmission timeout is 200 ms at least.
+                Workload::Bulk => 2 * window,
+                _ => window,
+            };
+            let load = deployed[path].load(workload, window, rates.get(&at).copied(), session)?;
             rates.insert(at, load.rate);
             Ok(load)
         })
@@ -110,7 +111,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Time of a measurement. The clients add their start, wrk up to 100 ms of its timer.
+/// Time of a measurement with wrk. The clients add their start, wrk up to 100 ms of its timer.
 fn window(effort: Effort) -> Duration {
     Duration::from_millis(effort.choose(100, 120, 250))
 }
