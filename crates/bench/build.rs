@@ -37,6 +37,7 @@ fn main() -> Result<()> {
     }
     compile("afxdp_forward", &[])?;
     compile("packet_forward", &[])?;
+    compile("vnet_forward", &[])?;
     compile("centralized_forward", &[])?;
     compile("aes_ctr", &[])?;
     let dpdk = pkg_config("libdpdk").and_then(|flags| {

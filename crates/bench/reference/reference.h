@@ -119,7 +119,7 @@ static unsigned interface_index(const char *program, const char *name)
 	return index;
 }
 
-static void pin(const char *program, int core)
+static inline void pin(const char *program, int core)
 {
 	cpu_set_t cpus;
 
@@ -144,7 +144,7 @@ static void announce_ready(const char *how)
 
 /* A busy loop must not outlive its parent, even if that is killed. The check is a system call, so
  * it happens once in a million turns (some milliseconds). */
-static bool running(void)
+static inline bool running(void)
 {
 	static unsigned turns;
 

@@ -21,11 +21,17 @@ pub(crate) struct EmbeddedAgent {
 }
 
 impl EmbeddedAgent {
+    /// For links without offloads, as most experiments make them.
     pub(crate) fn open(program: &Path) -> Result<Arc<Self>, Error> {
+        let agent = Self::open_for_offloads(program)?;
+        agent.engine.declare_links_whole();
+        Ok(agent)
+    }
+
+    /// For links with any offloads.
+    pub(crate) fn open_for_offloads(program: &Path) -> Result<Arc<Self>, Error> {
         let dir = OwnedRunDir::create()?;
         let engine = Engine::open(&dir.run_dir, program.to_path_buf())?;
-        // Experiments make their links without offloads.
-        engine.declare_links_whole();
         Ok(Arc::new(Self { engine, dir }))
     }
 
@@ -150,7 +156,7 @@ pub(crate) fn chain_source(text: String) -> ChainSource {
 /// configuration, space); `more` are further lines of its `spec`.
 pub(crate) fn chain_text(name: &str, functions: &[(&str, &str)], more: &str) -> String {
     let port = crate::network::SERVER_PORT;
-    let packets = format!("destination: 10.0.0.2/32, destinationPort: {port}");
+    let packets = format!("protocol: udp, destination: 10.0.0.2/32, destinationPort: {port}");
     chain_text_for(&packets, name, functions, more)
 }
 
@@ -159,7 +165,7 @@ pub(crate) fn chain_text_both_ways(name: &str, functions: &[(&str, &str)], more:
     let port = crate::network::SERVER_PORT;
     let back = format!("{name}-back");
     let there = chain_text(name, functions, &format!("{more}  reverse: {back}\n"));
-    let replies = format!("source: 10.0.0.2/32, sourcePort: {port}");
+    let replies = format!("protocol: udp, source: 10.0.0.2/32, sourcePort: {port}");
     let more = format!("{more}  reverse: {name}\n");
     format!(
         "{there}---\n{}",
@@ -167,7 +173,7 @@ pub(crate) fn chain_text_both_ways(name: &str, functions: &[(&str, &str)], more:
     )
 }
 
-/// Chain file of a chain. `packets` are the addresses and ports of its match.
+/// Chain file of a chain. `packets` is its match.
 pub(crate) fn chain_text_for(
     packets: &str,
     name: &str,
@@ -178,7 +184,7 @@ pub(crate) fn chain_text_for(
 
     let mut text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\nspec:\n  \
-         match: {{ protocol: udp, {packets} }}\n{more}  functions:\n"
+         match: {{ {packets} }}\n{more}  functions:\n"
     );
     for (position, (kind, space)) in functions.iter().enumerate() {
         // Writing to a string cannot fail.

@@ -3,6 +3,7 @@
 
 mod accounting;
 mod bound;
+mod bulk;
 pub(crate) mod calvin_advanced;
 mod calvin_bandwidth;
 mod calvin_chain;
@@ -42,6 +43,7 @@ pub(crate) const ALL: &[Experiment] = &[
     chain_length::EXPERIMENT,
     dpdk_port::EXPERIMENT,
     peers::EXPERIMENT,
+    bulk::EXPERIMENT,
     framework::EXPERIMENT,
     rings::EXPERIMENT,
     look_ups::EXPERIMENT,

@@ -24,11 +24,13 @@ pub enum Fault {
     SlowFunction,
     /// `plan` runs on a program that waits 50 ms.
     SlowProgram,
+    /// The links of the chains have no offloads.
+    LinksWithoutOffloads,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -38,6 +40,7 @@ impl Fault {
         Self::HalfRateGenerator,
         Self::SlowFunction,
         Self::SlowProgram,
+        Self::LinksWithoutOffloads,
     ];
 
     /// Its name on the command line.
@@ -52,6 +55,7 @@ impl Fault {
             Self::HalfRateGenerator => "half-rate-generator",
             Self::SlowFunction => "slow-function",
             Self::SlowProgram => "slow-program",
+            Self::LinksWithoutOffloads => "links-without-offloads",
         }
     }
 
@@ -67,6 +71,7 @@ impl Fault {
             Self::HalfRateGenerator => ("rate-isolation", "policed, of packets"),
             Self::SlowFunction => ("kernel-chain", "each further function"),
             Self::SlowProgram => ("deploy", "plan, ms"),
+            Self::LinksWithoutOffloads => ("bulk", "TCP bulk, kernel chain"),
         }
     }
 }

@@ -25,6 +25,7 @@
 //! ```
 
 mod agents;
+mod applications;
 mod conditions;
 mod ebpf;
 mod envelope_file;
@@ -35,6 +36,7 @@ mod faults;
 mod figures;
 mod frames;
 mod generator;
+mod installed;
 mod machine;
 mod network;
 mod ovs;

@@ -1,8 +1,8 @@
 //! A client and a server in separate network namespaces, joined by a cable or by a third namespace.
 //!
-//! The links equal those of emulated end hosts (`myelin-emulator`): no offloads, permanent
-//! neighbours. The namespaces have no names, so the kernel removes them with this process, even if
-//! it is killed.
+//! The links equal those of emulated end hosts (`myelin-emulator`): no offloads unless stated,
+//! permanent neighbours. The namespaces have no names, so the kernel removes them with this
+//! process, even if it is killed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +32,14 @@ const SERVER_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const MTU: u32 = 1500;
 /// The kernel makes a link operational in a separate work item, usually within a millisecond.
 const OPERATIONAL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Offloads of the links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offloads {
+    Off,
+    /// The kernel's defaults.
+    Default,
+}
 
 /// An end of a link: its namespace, its name and its MAC address.
 type LinkEnd<'a> = (&'a Netns, &'a str, Mac);
@@ -101,15 +109,16 @@ impl MiddleNamespace {
     pub(crate) fn add_namespace(&self, name: &str) -> Result<Netns, Error> {
         let netns = create_namespace()?;
         let far = (&netns, "eth0", Mac([2, 0, 0, 0, 2, 0]));
-        join((&self.netns, name, Mac([2, 0, 0, 0, 2, 1])), far)?;
+        let near = (&self.netns, name, Mac([2, 0, 0, 0, 2, 1]));
+        join(near, far, Offloads::Off)?;
         Ok(netns)
     }
 }
 
 /// Client and server on one veth pair.
-pub(crate) fn create_cable() -> Result<(EndHost, EndHost), Error> {
+pub(crate) fn create_cable(offloads: Offloads) -> Result<(EndHost, EndHost), Error> {
     let (client, server) = (EndHost::new(1)?, EndHost::new(2)?);
-    join(client.end("eth0"), server.end("eth0"))?;
+    join(client.end("eth0"), server.end("eth0"), offloads)?;
     client.configure("eth0", &server, server.mac)?;
     server.configure("eth0", &client, client.mac)?;
     Ok((client, server))
@@ -119,7 +128,12 @@ impl Network {
     /// Both ends with links to a third namespace, which does not forward yet. With `routed`, the
     /// ends send to that namespace's links, as to a router; otherwise to each other.
     pub(crate) fn create(routed: bool) -> Result<Self, Error> {
-        let network = Self::create_links()?;
+        Self::create_with(routed, Offloads::Off)
+    }
+
+    /// As [`Network::create`], with these offloads.
+    pub(crate) fn create_with(routed: bool, offloads: Offloads) -> Result<Self, Error> {
+        let network = Self::create_links(offloads)?;
         let (client, server) = (&network.client, &network.server);
         let (to_server, to_client) = if routed {
             (CLIENT_PORT_MAC, SERVER_PORT_MAC)
@@ -133,9 +147,9 @@ impl Network {
 
     /// As [`Network::create`] for frames to the server. Replies use a separate cable.
     pub(crate) fn with_reply_cable() -> Result<Self, Error> {
-        let network = Self::create_links()?;
+        let network = Self::create_links(Offloads::Off)?;
         let (client, server) = (&network.client, &network.server);
-        join(client.end("eth1"), server.end("eth1"))?;
+        join(client.end("eth1"), server.end("eth1"), Offloads::Off)?;
         for host in [client, server] {
             host.netns.enter(|| {
                 // Packets arrive on a link without a route to their sender.
@@ -150,10 +164,11 @@ impl Network {
     }
 
     /// Makes the links, without addresses.
-    fn create_links() -> Result<Self, Error> {
+    fn create_links(offloads: Offloads) -> Result<Self, Error> {
         let (client, server) = (EndHost::new(1)?, EndHost::new(2)?);
         let netns = create_namespace()?;
-        let port = |name, host: &EndHost, mac| join((&netns, name, mac), host.end("eth0"));
+        let port =
+            |name, host: &EndHost, mac| join((&netns, name, mac), host.end("eth0"), offloads);
         let middle = MiddleNamespace {
             client: port(CLIENT_LINK, &client, CLIENT_PORT_MAC)?,
             server: port(SERVER_LINK, &server, SERVER_PORT_MAC)?,
@@ -226,11 +241,11 @@ fn veth_end((netns, name, mac): LinkEnd<'_>) -> VethEnd<'_> {
     }
 }
 
-/// Joins two namespaces by a veth pair, up and without offloads. Returns the near end.
-fn join(near: LinkEnd<'_>, far: LinkEnd<'_>) -> Result<LinkId, Error> {
+/// Joins two namespaces by a veth pair that is up. Returns the near end.
+fn join(near: LinkEnd<'_>, far: LinkEnd<'_>, offloads: Offloads) -> Result<LinkId, Error> {
     Netlink::open()?.apply([link::create_veth(&veth_end(near), &veth_end(far))?])?;
-    set_up(far)?;
-    let link = set_up(near)?;
+    set_up(far, offloads)?;
+    let link = set_up(near, offloads)?;
     let mut netlink = Netlink::open_in(near.0)?;
     let deadline = Instant::now() + OPERATIONAL_LIMIT;
     // Until it is operational, it drops the frames to send.
@@ -240,11 +255,14 @@ fn join(near: LinkEnd<'_>, far: LinkEnd<'_>) -> Result<LinkId, Error> {
     Ok(link)
 }
 
-fn set_up((netns, name, _): LinkEnd<'_>) -> Result<LinkId, Error> {
+fn set_up((netns, name, _): LinkEnd<'_>, offloads: Offloads) -> Result<LinkId, Error> {
     netns.enter(|| {
         let mut netlink = Netlink::open()?;
         let link = netlink.link(name)?.id();
-        ethtool::set_up_without_offloads(&mut netlink, &link)?;
+        match offloads {
+            Offloads::Off => ethtool::set_up_without_offloads(&mut netlink, &link)?,
+            Offloads::Default => netlink.apply([link::set_up(&link)])?,
+        }
         Ok(link)
     })?
 }

@@ -15,6 +15,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::{affinity, process};
 
 use crate::Error;
+use crate::installed::find_program;
 use crate::owned_child::OwnedChild;
 use crate::scratch::ScratchDirectory;
 
@@ -24,8 +25,6 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const START_POLL: Duration = Duration::from_millis(10);
 /// Timeout of a tool, seconds.
 const TOOL_LIMIT: &str = "--timeout=10";
-/// Directories of packages' programs that a user's PATH may lack.
-const DIRECTORIES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Debian and Ubuntu package two builds of the daemon, and `ovs-vswitchd` may be either.
 const DPDK_DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const BRIDGE: &str = "bridge";
@@ -137,15 +136,6 @@ impl Ports {
             ]);
         }
     }
-}
-
-/// Finds a program as a shell does.
-fn find_program(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(std::env::split_paths(DIRECTORIES))
-        .map(|directory| directory.join(program))
-        .find(|file| file.is_file())
 }
 
 /// A switch with one bridge. A drop ends it.

@@ -36,6 +36,24 @@ impl OwnedChild {
     /// Starts a command that stays in the foreground, in a process group without the terminal's
     /// signals. The kernel also kills it at the end of the calling thread.
     pub(crate) fn start_daemon(mut command: Command) -> Result<Self, Error> {
+        command.stdout(Stdio::null());
+        Self::start_bound(command)
+    }
+
+    /// As [`OwnedChild::start_daemon`], for a program that ends. Also returns the file that it
+    /// prints to.
+    pub(crate) fn start_printing(mut command: Command) -> Result<(Self, File), Error> {
+        let open = || {
+            let output = create_memory_file("output")?;
+            Ok((output.try_clone()?, output))
+        };
+        let (stdout, output) =
+            open().map_err(|cause| Error::system("make a file in memory", cause))?;
+        command.stdout(stdout);
+        Ok((Self::start_bound(command)?, output))
+    }
+
+    fn start_bound(mut command: Command) -> Result<Self, Error> {
         let parent = Pid::this();
         let die_with_parent = move || {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -46,10 +64,7 @@ impl OwnedChild {
                 Err(io::ErrorKind::NotConnected.into())
             }
         };
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .process_group(0);
+        command.stdin(Stdio::null()).process_group(0);
         // SAFETY: the closure makes two system calls and neither allocates nor takes a lock, so it
         // may run between fork and exec.
         unsafe { command.pre_exec(die_with_parent) };
@@ -74,18 +89,10 @@ impl OwnedChild {
 
     /// Its last messages on standard error, without those that its libraries always print.
     pub(crate) fn last_messages(&self) -> String {
-        // The process writes through the same file description, so the file position must not
-        // change.
-        let read = || -> io::Result<Vec<u8>> {
-            let mut messages = vec![0; self.messages.metadata()?.len() as usize];
-            self.messages.read_exact_at(&mut messages, 0)?;
-            Ok(messages)
-        };
-        let messages = match read() {
+        let messages = match read_all(&self.messages) {
             Ok(messages) => messages,
             Err(error) => return format!("(its messages could not be read: {error})"),
         };
-        let messages = String::from_utf8_lossy(&messages);
         let is_relevant = |line: &&str| {
             !line.is_empty() && !IRRELEVANT.iter().any(|start| line.starts_with(start))
         };
@@ -100,6 +107,14 @@ impl Drop for OwnedChild {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The text that a process has written to a file. The process writes through the same file
+/// description, so the file position does not change.
+pub(crate) fn read_all(file: &File) -> io::Result<String> {
+    let mut text = vec![0; file.metadata()?.len() as usize];
+    file.read_exact_at(&mut text, 0)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 pub(crate) fn create_memory_file(name: &str) -> io::Result<File> {

@@ -2,7 +2,8 @@
 //!
 //! Their sources are in `reference/`. Each is embedded as an executable, so a measurement needs no
 //! installation and uses the program of this build. A program runs in the network namespace of the
-//! calling thread, polls on one CPU until its guard is dropped, and inspects no packet.
+//! calling thread, forwards until its guard is dropped, and inspects no packet. All but
+//! [`Reference::VnetHeader`] poll on one CPU.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -28,6 +29,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 const AFXDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/afxdp_forward"));
 const PACKET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/packet_forward"));
+const VNET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vnet_forward"));
 const CENTRALIZED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/centralized_forward"));
 #[cfg(has_dpdk)]
 const DPDK: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/dpdk_forward")));
@@ -43,6 +45,9 @@ pub enum Reference {
     Dpdk,
     /// Plain C over `AF_PACKET` sockets, one system call for each frame.
     Packet,
+    /// Plain C over `AF_PACKET` sockets with virtio-net headers, so super-packets pass whole. It
+    /// sleeps while no frame waits, and forwards both ways.
+    VnetHeader,
     /// The centralized approach: packet sockets and TAP devices with the kernel's routing in
     /// between. Makes `central0`, from which the kernel routes packets, and `central1`, to which it
     /// routes them.
@@ -60,7 +65,8 @@ pub struct ForwardingOptions<'a> {
     pub batch: u16,
     /// CPU of the program. `None` leaves the choice to the scheduler.
     pub core: Option<usize>,
-    /// Whether to poll. Only the centralized approach can sleep instead.
+    /// Whether to poll. The centralized approach can sleep instead, [`Reference::VnetHeader`]
+    /// always sleeps.
     pub poll: bool,
     /// Whether to reorder pairs of frames. Only [`Reference::Packet`] can.
     pub swap: bool,
@@ -108,6 +114,7 @@ impl Reference {
             Self::AfXdp => "afxdp_forward",
             Self::Dpdk => "dpdk_forward",
             Self::Packet => "packet_forward",
+            Self::VnetHeader => "vnet_forward",
             Self::Centralized => "centralized_forward",
         }
     }
@@ -116,6 +123,7 @@ impl Reference {
         match self {
             Self::AfXdp => Ok(AFXDP),
             Self::Packet => Ok(PACKET),
+            Self::VnetHeader => Ok(VNET),
             Self::Centralized => Ok(CENTRALIZED),
             Self::Dpdk => DPDK.ok_or(Error::Absent {
                 name: self.name(),

@@ -353,7 +353,7 @@ fn chain_text(
     sla: &str,
 ) -> Result<String, Error> {
     let packets = format!(
-        "destination: 10.0.0.2/32, destinationPort: {}",
+        "protocol: udp, destination: 10.0.0.2/32, destinationPort: {}",
         port(number)
     );
     let route = "prefix: 10.0.0.0/24, mac: \"02:00:00:00:00:02\", sourceMac: \"02:00:00:00:01:02\"";

@@ -17,7 +17,7 @@ use myelin_linux::{link, neighbour, route, sysctl};
 use serde::Deserialize;
 
 use crate::agents::{self, EmbeddedAgent};
-use crate::network::{self, CLIENT_LINK, MiddleNamespace, Network, SERVER_LINK, sockets};
+use crate::network::{self, CLIENT_LINK, MiddleNamespace, Network, Offloads, SERVER_LINK, sockets};
 use crate::reference::{self, ForwardingOptions, Reference, RunningReference};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, Findings, Row, Session, ebpf};
@@ -172,7 +172,7 @@ fn network_variant(
 }
 
 fn direct() -> Result<Variant, Error> {
-    let (client, server) = network::create_cable()?;
+    let (client, server) = network::create_cable(Offloads::Off)?;
     let about = "veth pair between the two hosts";
     let sockets = sockets(
         (&client.netns, client.address),
@@ -184,7 +184,13 @@ fn direct() -> Result<Variant, Error> {
 
 fn bridge() -> Result<Variant, Error> {
     let network = Network::create(false)?;
-    let middle = &network.middle;
+    add_bridge(&network.middle)?;
+    let about = "Linux bridge in a namespace, both ways";
+    network_variant(about, network, Vec::new(), Vec::new())
+}
+
+/// Joins the links of the namespace by a bridge with the kernel's defaults.
+pub(crate) fn add_bridge(middle: &MiddleNamespace) -> Result<(), Error> {
     let mut netlink = Netlink::open_in(&middle.netns)?;
     netlink.apply([link::create_bridge("bridge")?])?;
     let bridge = netlink.link("bridge")?.id();
@@ -193,13 +199,18 @@ fn bridge() -> Result<Variant, Error> {
         link::enslave(&middle.server, &bridge),
         link::set_up(&bridge),
     ])?;
-    let about = "Linux bridge in a namespace, both ways";
-    network_variant(about, network, Vec::new(), Vec::new())
+    Ok(())
 }
 
 /// A namespace between the hosts that forwards as a Linux router does.
 pub(crate) fn kernel_router() -> Result<Network, Error> {
     let network = Network::create(true)?;
+    start_routing(&network)?;
+    Ok(network)
+}
+
+/// Makes the namespace between the hosts forward as a Linux router does.
+pub(crate) fn start_routing(network: &Network) -> Result<(), Error> {
     let middle = &network.middle;
     middle.netns.enter(|| {
         for link in ["all", CLIENT_LINK, SERVER_LINK] {
@@ -217,7 +228,7 @@ pub(crate) fn kernel_router() -> Result<Network, Error> {
             ]
         }))
     })??;
-    Ok(network)
+    Ok(())
 }
 
 fn kernel_forwarding() -> Result<Variant, Error> {

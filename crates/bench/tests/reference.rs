@@ -105,10 +105,8 @@ fn forwards_until_dropped(reference: Reference) {
 
     let options = forwarding(&hosts.client.port.name, &hosts.server.port.name);
     let running = reference.start(&options).unwrap();
-    assert_eq!(
-        has_xdp_program(&hosts.client),
-        reference != Reference::Packet
-    );
+    let uses_packet_sockets = matches!(reference, Reference::Packet | Reference::VnetHeader);
+    assert_eq!(has_xdp_program(&hosts.client), !uses_packet_sockets);
     assert!(
         !has_xdp_program(&hosts.server),
         "the program must not receive the replies, which the caller handles"
@@ -119,7 +117,10 @@ fn forwards_until_dropped(reference: Reference) {
         let arrived = is_delivered(&client, &server, &payload, PATIENCE);
         assert!(arrived, "round {round}");
     }
-    assert!(!is_delivered(&server, &client, b"and back", ABSENCE));
+    let is_both_ways = reference == Reference::VnetHeader;
+    let patience = if is_both_ways { PATIENCE } else { ABSENCE };
+    let is_answered = is_delivered(&server, &client, b"and back", patience);
+    assert_eq!(is_answered, is_both_ways);
 
     drop(running);
     assert!(!is_connected(), "late");
@@ -145,11 +146,17 @@ fn packet_sockets_forward_until_dropped() {
 }
 
 #[test]
+fn packet_sockets_with_virtio_headers_forward_until_dropped() {
+    forwards_until_dropped(Reference::VnetHeader);
+}
+
+#[test]
 fn error_names_the_missing_interface() {
     for reference in [
         Reference::AfXdp,
         Reference::Dpdk,
         Reference::Packet,
+        Reference::VnetHeader,
         Reference::Centralized,
     ] {
         if reference.check_built().is_err() {

@@ -2,6 +2,8 @@
 //! senders leave checksums and segmentation to the link, and no far end has NAPI.
 
 mod common;
+#[path = "own_links/iperf.rs"]
+mod iperf;
 
 use std::net::UdpSocket;
 

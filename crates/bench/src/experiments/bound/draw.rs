@@ -138,7 +138,10 @@ impl Pool {
     pub(super) fn text(&self, names: &[String], contracts: &[Option<Contract>]) -> String {
         let chains = self.functions.iter().zip(names).zip(contracts).enumerate();
         let texts = chains.map(|(index, ((functions, name), contract))| {
-            let packets = format!("destination: 10.0.0.2/32, destinationPort: {}", port(index));
+            let packets = format!(
+                "protocol: udp, destination: 10.0.0.2/32, destinationPort: {}",
+                port(index)
+            );
             let sla = contract.map_or_else(|| "enforce: none".to_owned(), |one| one.sla());
             let (space, more) = match self.kind {
                 PoolKind::Kernel => ("kernel", "  hook: xdp\n".to_owned()),
