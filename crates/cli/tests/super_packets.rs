@@ -178,13 +178,21 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for i in range(10): s.sendto(bytes(1000), (\"10.77.0.2\", 9000))";
     let file = myelin.write_file(&ports.both_ways(MONITOR, SPEC));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
-    sh(&format!("ip link set {} mtu 600", ports.egress));
+    // The far end refuses long packets.
+    let set_mtu = |mtu: &'static str| {
+        let set = move || sh(&format!("ip link set eth0 mtu {mtu}"));
+        ports.open_server().enter(set).unwrap()
+    };
+    set_mtu("600");
     ports.run_on_client(send);
+    ports.run_on_client(&send.replace("1000", "100"));
     wait_for("the losses in the account", || {
         let account = &myelin.read_status("there")["account"];
-        account["lost"]["ring"] == 10 && account["packets_out"] == 0
+        account["packets_in"] == 20
+            && account["lost"] == serde_json::json!({ "ring": 10 })
+            && account["packets_out"] == 10
     });
-    sh(&format!("ip link set {} mtu 1500", ports.egress));
+    set_mtu("1500");
     myelin.run_ok(&["down", "--all"]);
     let spec = format!("{SPEC}  sla: {{ rate: 1pps, burst: 4 }}\n");
     let file = myelin.write_file(&ports.both_ways(MONITOR, &spec));

@@ -107,6 +107,9 @@ impl WorkerHandle {
         let id = self.unused_number()?;
         let request = Request::AddPacketSocket { id, receives };
         self.process()?.ask(&request, &[socket.fd()])?;
+        if receives {
+            self.facts.add_packet_socket(id, socket.shared_fd());
+        }
         self.packet_sockets.insert(id, (socket, receives));
         Ok(id)
     }

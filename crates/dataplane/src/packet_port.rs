@@ -199,6 +199,10 @@ impl Port for PacketPort {
         0
     }
 
+    fn can_make_room(&self) -> bool {
+        false
+    }
+
     fn is_backlogged(&self) -> bool {
         false
     }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -20,7 +21,7 @@ const BUFFER: u32 = 8 << 20;
 /// A packet socket on an interface.
 #[derive(Debug)]
 pub struct PacketSocket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     interface: String,
 }
 
@@ -68,7 +69,7 @@ impl PacketSocket {
         }
         sys::bind_packet(fd.as_fd(), ifindex, protocol).map_err(failed("bind"))?;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             interface: interface.into(),
         })
     }
@@ -76,6 +77,11 @@ impl PacketSocket {
     /// Returns the name of the interface.
     pub fn interface(&self) -> &str {
         &self.interface
+    }
+
+    /// Returns the shared descriptor, for [`WorkerFacts`](crate::WorkerFacts).
+    pub(crate) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 
     /// Returns the descriptor.
