@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use crate::chain::SocketId;
 use crate::error::Error;
+use crate::protocol::Request;
 use crate::sys;
 
 /// Options of packet(7) (linux/if_packet.h).
@@ -22,7 +24,10 @@ const BUFFER: u32 = 8 << 20;
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: Arc<OwnedFd>,
-    interface: String,
+    /// Whether the socket receives packets.
+    pub(crate) receives: bool,
+    /// Sends the replies to the senders of received packets.
+    replies: Option<Arc<OwnedFd>>,
 }
 
 impl PacketSocket {
@@ -70,13 +75,29 @@ impl PacketSocket {
         sys::bind_packet(fd.as_fd(), ifindex, protocol).map_err(failed("bind"))?;
         Ok(Self {
             fd: Arc::new(fd),
-            interface: interface.into(),
+            receives: protocol != 0,
+            replies: None,
         })
     }
 
-    /// Returns the name of the interface.
-    pub fn interface(&self) -> &str {
-        &self.interface
+    /// Sends the replies to the senders of received packets over another socket. Use the interface
+    /// where the packets arrived first, if they reach this socket over a link.
+    #[must_use]
+    pub fn with_replies_over(mut self, sender: &Self) -> Self {
+        self.replies = Some(Arc::clone(&sender.fd));
+        self
+    }
+
+    /// Returns the request that hands the socket to a worker.
+    pub(crate) fn request(&self, id: SocketId) -> Request {
+        let receives = self.receives;
+        Request::AddPacketSocket { id, receives }
+    }
+
+    /// Returns the descriptors of the socket, and of the socket for replies.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let replies = self.replies.iter().map(AsFd::as_fd);
+        [self.fd()].into_iter().chain(replies).collect()
     }
 
     /// Returns the shared descriptor, for [`WorkerFacts`](crate::WorkerFacts).

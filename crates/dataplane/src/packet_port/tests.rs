@@ -78,7 +78,7 @@ impl Links {
             .fd()
             .try_clone_to_owned()
             .unwrap();
-        PacketPort::new(fd, receives, Borrower::new(number).unwrap(), memory)
+        PacketPort::new((fd, None), receives, Borrower::new(number).unwrap(), memory)
     }
 
     /// Returns a forwarder with one function between `b` and `c`.
@@ -292,7 +292,12 @@ fn a_full_buffer_counts_the_packets_that_it_drops() {
 
 fn port_without_socket() -> PacketPort {
     let null = File::options().write(true).open("/dev/null").unwrap();
-    PacketPort::new(null.into(), true, Borrower::new(0).unwrap(), memory())
+    PacketPort::new(
+        (null.into(), None),
+        true,
+        Borrower::new(0).unwrap(),
+        memory(),
+    )
 }
 
 proptest! {

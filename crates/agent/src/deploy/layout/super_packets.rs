@@ -32,7 +32,7 @@ pub(super) struct OnSuperPackets {
 /// chain.
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets, ApiError> {
     let LayoutJob { chain, plan, .. } = job;
-    let (_, _, egress) = job.ports.kernel_ports()?;
+    let (_, ingress, egress) = job.ports.kernel_ports()?;
     let key = Key::of(chain, &job.ports.made_by);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
@@ -45,7 +45,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets,
         .workers
         .acquire(&key, || Worker::start(&key, start, None))?;
     worker.check(start)?;
-    let receiver = OpenPort::open_receiver(&worker, job.door()?)?;
+    let receiver = OpenPort::open_receiver(&worker, job.door()?, ingress)?;
     let sender = OpenPort::open_sender(&worker, egress)?;
     let functions = chain.instances(0..chain.functions.len());
     let user = UserChain {
