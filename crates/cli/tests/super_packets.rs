@@ -138,6 +138,36 @@ fn translated_super_packets_have_right_checksums() {
     myelin.assert_clean();
 }
 
+/// The router is behind the entry link, and its replies must not take that link back.
+#[test]
+fn replies_of_a_router_reach_the_sender() {
+    if skip_unless_root() {
+        return;
+    }
+    let (myelin, ports) = (Myelin::new(), PortPair::new());
+    let mac = ports.run_on_client("print(open(\"/sys/class/net/eth0/address\").read().strip())");
+    let functions = format!(
+        "[ {{ name: a, kind: router, config: {{ addresses: [ 10.77.0.254 ], routes: [ {{ prefix: 0.0.0.0/0, mac: \"{}\" }} ] }} }} ]",
+        mac.trim()
+    );
+    let file = myelin.write_file(&ports.both_ways(&functions, SPEC));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let source = ports.run_on_client(
+        "import socket
+r = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+r.settimeout(60)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+s.sendto(bytes(100), (\"10.77.0.2\", 9000))
+data, peer = r.recvfrom(2000)
+print(peer[0], data[20])",
+    );
+    assert_eq!(source.trim(), "10.77.0.254 11");
+    myelin.run_ok(&["down", "--all"]);
+    drop(ports);
+    myelin.assert_clean();
+}
+
 #[test]
 fn chains_survive_changes_and_restarts_of_their_worker() {
     if skip_unless_root() {
@@ -178,13 +208,21 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for i in range(10): s.sendto(bytes(1000), (\"10.77.0.2\", 9000))";
     let file = myelin.write_file(&ports.both_ways(MONITOR, SPEC));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
-    sh(&format!("ip link set {} mtu 600", ports.egress));
+    // The far end refuses long packets.
+    let set_mtu = |mtu: &'static str| {
+        let set = move || sh(&format!("ip link set eth0 mtu {mtu}"));
+        ports.open_server().enter(set).unwrap()
+    };
+    set_mtu("600");
     ports.run_on_client(send);
+    ports.run_on_client(&send.replace("1000", "100"));
     wait_for("the losses in the account", || {
         let account = &myelin.read_status("there")["account"];
-        account["lost"]["ring"] == 10 && account["packets_out"] == 0
+        account["packets_in"] == 20
+            && account["lost"] == serde_json::json!({ "ring": 10 })
+            && account["packets_out"] == 10
     });
-    sh(&format!("ip link set {} mtu 1500", ports.egress));
+    set_mtu("1500");
     myelin.run_ok(&["down", "--all"]);
     let spec = format!("{SPEC}  sla: {{ rate: 1pps, burst: 4 }}\n");
     let file = myelin.write_file(&ports.both_ways(MONITOR, &spec));

@@ -1,7 +1,7 @@
 //! State of a worker that other threads read while one thread uses its handle.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -9,6 +9,7 @@ use rustix::net::sockopt::xdp_statistics;
 
 use crate::chain::SocketId;
 use crate::idle::Idle;
+use crate::sys;
 
 /// The process, settings and sockets of a worker. To read them takes microseconds, also while a
 /// request runs.
@@ -21,6 +22,9 @@ pub struct WorkerFacts {
     /// The sockets, as weak references, so that a reader never keeps a socket open. The handle
     /// removes a reference before it closes the socket.
     sockets: Mutex<BTreeMap<SocketId, Weak<OwnedFd>>>,
+    /// The packet sockets, each with the number of packets that it dropped so far. The kernel
+    /// forgets the number when it is read.
+    packet_sockets: Mutex<BTreeMap<SocketId, (Weak<OwnedFd>, u64)>>,
 }
 
 impl WorkerFacts {
@@ -31,6 +35,7 @@ impl WorkerFacts {
             restarts: AtomicU64::new(0),
             idle: Mutex::new(idle),
             sockets: Mutex::default(),
+            packet_sockets: Mutex::default(),
         })
     }
 
@@ -54,9 +59,15 @@ impl WorkerFacts {
         *lock(&self.idle)
     }
 
-    /// Returns the number of packets that a socket dropped because its ring was full or the worker
-    /// had no free frame; `None` if the socket does not exist.
+    /// Returns the number of packets that a socket dropped because its ring or buffer was full or
+    /// the worker had no free frame; `None` if the socket does not exist. A super-packet counts
+    /// once.
     pub fn overflowed(&self, id: SocketId) -> Option<u64> {
+        if let Some((socket, dropped)) = lock(&self.packet_sockets).get_mut(&id) {
+            let fresh = sys::take_packet_drops(socket.upgrade()?.as_fd()).ok()?;
+            *dropped += u64::from(fresh);
+            return Some(*dropped);
+        }
         let sockets = lock(&self.sockets);
         let counted = xdp_statistics(sockets.get(&id)?.upgrade()?).ok()?;
         Some(counted.rx_dropped + counted.rx_ring_full.unwrap_or_default())
@@ -78,8 +89,13 @@ impl WorkerFacts {
         lock(&self.sockets).insert(id, Arc::downgrade(socket));
     }
 
+    pub(crate) fn add_packet_socket(&self, id: SocketId, socket: &Arc<OwnedFd>) {
+        lock(&self.packet_sockets).insert(id, (Arc::downgrade(socket), 0));
+    }
+
     pub(crate) fn forget_socket(&self, id: SocketId) {
         lock(&self.sockets).remove(&id);
+        lock(&self.packet_sockets).remove(&id);
     }
 }
 

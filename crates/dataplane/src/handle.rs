@@ -49,8 +49,7 @@ pub struct WorkerHandle {
     /// Sockets that closed with the worker. The next start opens them again.
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
-    /// Packet sockets, each with whether it receives.
-    packet_sockets: BTreeMap<SocketId, (PacketSocket, bool)>,
+    packet_sockets: BTreeMap<SocketId, PacketSocket>,
     /// Borrower numbers of rings and pipeline processes on this worker's UMEM.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
@@ -97,17 +96,14 @@ impl WorkerHandle {
         Ok(id)
     }
 
-    /// Hands a packet socket to the worker. `receives` tells whether the socket receives packets.
-    /// The handle keeps the socket for a restart.
-    pub fn add_packet_socket(
-        &mut self,
-        socket: PacketSocket,
-        receives: bool,
-    ) -> Result<SocketId, Error> {
+    /// Hands a packet socket to the worker. The handle keeps the socket for a restart.
+    pub fn add_packet_socket(&mut self, socket: PacketSocket) -> Result<SocketId, Error> {
         let id = self.unused_number()?;
-        let request = Request::AddPacketSocket { id, receives };
-        self.process()?.ask(&request, &[socket.fd()])?;
-        self.packet_sockets.insert(id, (socket, receives));
+        self.process()?.ask(&socket.request(id), &socket.fds())?;
+        if socket.receives {
+            self.facts.add_packet_socket(id, socket.shared_fd());
+        }
+        self.packet_sockets.insert(id, socket);
         Ok(id)
     }
 

@@ -32,6 +32,8 @@ const ADDRESSES: usize = 12;
 pub struct PacketPort {
     /// Non-blocking. A vectored write sends one packet.
     socket: File,
+    /// Sends the packets instead of `socket`: replies, if packets arrive over a link.
+    sender: Option<File>,
     memory: &'static FrameMemory,
     borrower: Borrower,
     /// `None` for a port that only transmits.
@@ -48,15 +50,17 @@ pub struct PacketPort {
 }
 
 impl PacketPort {
-    /// Makes a port. `receives` tells whether the socket receives packets.
+    /// Makes a port over a socket, and a second socket if another one sends. `receives` tells
+    /// whether the first socket receives packets.
     pub(crate) fn new(
-        socket: OwnedFd,
+        (socket, sender): (OwnedFd, Option<OwnedFd>),
         receives: bool,
         borrower: Borrower,
         memory: &'static FrameMemory,
     ) -> Self {
         Self {
             socket: File::from(socket),
+            sender: sender.map(File::from),
             memory,
             borrower,
             receive: receives.then(|| ReceiveSlots::new(borrower)),
@@ -186,7 +190,8 @@ impl Port for PacketPort {
         };
         let parts = [IoSlice::new(header), IoSlice::new(packet)];
         // A packet is sent completely or not at all.
-        if self.socket.write_vectored(&parts).is_err() {
+        let socket = self.sender.as_mut().unwrap_or(&mut self.socket);
+        if socket.write_vectored(&parts).is_err() {
             return Err(buffer);
         }
         let address = memory.lend(buffer.frame, 0, self.borrower);
@@ -197,6 +202,10 @@ impl Port for PacketPort {
     #[inline]
     fn flush(&mut self, _memory: &FrameMemory) -> u64 {
         0
+    }
+
+    fn can_make_room(&self) -> bool {
+        false
     }
 
     fn is_backlogged(&self) -> bool {

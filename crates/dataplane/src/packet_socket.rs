@@ -3,10 +3,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use crate::chain::SocketId;
 use crate::error::Error;
+use crate::protocol::Request;
 use crate::sys;
 
 /// Options of packet(7) (linux/if_packet.h).
@@ -20,8 +23,11 @@ const BUFFER: u32 = 8 << 20;
 /// A packet socket on an interface.
 #[derive(Debug)]
 pub struct PacketSocket {
-    fd: OwnedFd,
-    interface: String,
+    fd: Arc<OwnedFd>,
+    /// Whether the socket receives packets.
+    pub(crate) receives: bool,
+    /// Sends the replies to the senders of received packets.
+    replies: Option<Arc<OwnedFd>>,
 }
 
 impl PacketSocket {
@@ -68,14 +74,35 @@ impl PacketSocket {
         }
         sys::bind_packet(fd.as_fd(), ifindex, protocol).map_err(failed("bind"))?;
         Ok(Self {
-            fd,
-            interface: interface.into(),
+            fd: Arc::new(fd),
+            receives: protocol != 0,
+            replies: None,
         })
     }
 
-    /// Returns the name of the interface.
-    pub fn interface(&self) -> &str {
-        &self.interface
+    /// Sends the replies to the senders of received packets over another socket. Use the interface
+    /// where the packets arrived first, if they reach this socket over a link.
+    #[must_use]
+    pub fn with_replies_over(mut self, sender: &Self) -> Self {
+        self.replies = Some(Arc::clone(&sender.fd));
+        self
+    }
+
+    /// Returns the request that hands the socket to a worker.
+    pub(crate) fn request(&self, id: SocketId) -> Request {
+        let receives = self.receives;
+        Request::AddPacketSocket { id, receives }
+    }
+
+    /// Returns the descriptors of the socket, and of the socket for replies.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let replies = self.replies.iter().map(AsFd::as_fd);
+        [self.fd()].into_iter().chain(replies).collect()
+    }
+
+    /// Returns the shared descriptor, for [`WorkerFacts`](crate::WorkerFacts).
+    pub(crate) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 
     /// Returns the descriptor.

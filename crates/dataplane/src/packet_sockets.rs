@@ -38,9 +38,11 @@ impl Driver for PacketSockets {
     fn open(port: NewPort, memory: &'static FrameMemory) -> Result<PacketPort, String> {
         let NewPort { borrower, kind } = port;
         match kind {
-            NewPortKind::PacketSocket { fd, receives } => {
-                Ok(PacketPort::new(fd, receives, borrower, memory))
-            }
+            NewPortKind::PacketSocket {
+                fd,
+                sender,
+                receives,
+            } => Ok(PacketPort::new((fd, sender), receives, borrower, memory)),
             NewPortKind::Socket { .. } | NewPortKind::Ring { .. } => {
                 Err("this worker has only packet sockets".into())
             }

@@ -39,6 +39,11 @@ pub trait Port {
     /// calls.
     fn flush(&mut self, memory: &FrameMemory) -> u64;
 
+    /// Returns whether a flush may make room for a packet that [`Port::transmit`] returned.
+    fn can_make_room(&self) -> bool {
+        true
+    }
+
     /// Returns whether packets remain in the transmit ring that another [`Port::flush`] may send.
     fn is_backlogged(&self) -> bool;
 

@@ -41,7 +41,7 @@ pub(crate) enum Request {
         /// [`Request::Start`].
         replaces_closed_socket: bool,
     },
-    /// Use a packet socket. Descriptor: the socket.
+    /// Use a packet socket. Descriptors: the socket, and one that sends replies if that is another.
     AddPacketSocket {
         /// Number of the socket.
         id: SocketId,
@@ -179,6 +179,8 @@ pub(crate) enum NewPortKind {
     },
     PacketSocket {
         fd: OwnedFd,
+        /// Sends the packets instead of `fd`.
+        sender: Option<OwnedFd>,
         receives: bool,
     },
 }

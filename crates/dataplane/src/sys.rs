@@ -34,6 +34,26 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io
     check(rc).map(drop)
 }
 
+/// Returns the number of packets that a packet socket dropped since the last call, because its
+/// buffer was full (`PACKET_STATISTICS`).
+pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    const PACKET_STATISTICS: i32 = 6;
+    // struct tpacket_stats: packets, drops.
+    let mut counts = [0_u32; 2];
+    let mut len = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: `counts` is writable for `len` bytes, and both outlive the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            PACKET_STATISTICS,
+            counts.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(rc).map(|_| counts[1])
+}
+
 /// Returns the network namespace of a socket (`SIOCGSKNS`, linux/sockios.h). Requires
 /// CAP_NET_ADMIN.
 pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {

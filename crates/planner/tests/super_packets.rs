@@ -53,6 +53,11 @@ fn chains_that_need_packets_of_wire_size_or_a_bound_are_refused() {
 fn super_packets_are_policed_and_not_shaped() {
     let plan = planned(&[FORWARD], &format!("{SPEC}  sla: {{ rate: 1kpps }}\n"));
     assert_eq!(plan.shaper.map(|shaper| shaper.place), None::<ShaperPlace>);
+    let no_bound = plan.no_bound.unwrap();
+    assert!(
+        plan.bound.is_none() && no_bound.contains("super-packet"),
+        "{no_bound}"
+    );
     assert!(
         plan.warnings
             .iter()

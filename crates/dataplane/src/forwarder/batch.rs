@@ -231,7 +231,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let unsent = match &mut port {
                 Some(port) if fits && buffer.len >= MIN_PACKET => {
                     port.transmit(self.memory, buffer).or_else(|buffer| {
-                        if is_stuck {
+                        if is_stuck || !port.can_make_room() {
                             return Err(buffer);
                         }
                         self.counters.add(Counter::Kicks, port.flush(self.memory));

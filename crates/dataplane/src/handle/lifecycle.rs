@@ -131,9 +131,8 @@ impl WorkerHandle {
         for (&id, (link, side)) in &self.rings {
             process.ask(&Request::AddRing { id, side: *side }, &link.fds())?;
         }
-        for (&id, (socket, receives)) in &self.packet_sockets {
-            let receives = *receives;
-            process.ask(&Request::AddPacketSocket { id, receives }, &[socket.fd()])?;
+        for (&id, socket) in &self.packet_sockets {
+            process.ask(&socket.request(id), &socket.fds())?;
         }
         for (chain, block) in self.chains.values().cloned() {
             process.ask(&Request::AddChain { chain, block }, &[])?;

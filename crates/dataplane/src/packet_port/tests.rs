@@ -78,7 +78,7 @@ impl Links {
             .fd()
             .try_clone_to_owned()
             .unwrap();
-        PacketPort::new(fd, receives, Borrower::new(number).unwrap(), memory)
+        PacketPort::new((fd, None), receives, Borrower::new(number).unwrap(), memory)
     }
 
     /// Returns a forwarder with one function between `b` and `c`.
@@ -268,9 +268,36 @@ fn packets_that_crossed_no_entry_link_and_other_protocols_are_dropped() {
     assert_eq!(forwarder.free_frames(), free, "no frame is lost");
 }
 
+#[test]
+fn a_full_buffer_counts_the_packets_that_it_drops() {
+    let Some(links) = Links::new('f') else { return };
+    let (near, far) = (links.socket('a', false), links.socket('b', true));
+    let facts = crate::WorkerFacts::new(None, crate::Idle::Spin);
+    facts.add_packet_socket(SocketId(3), far.shared_fd());
+    assert_eq!(facts.overflowed(SocketId(3)), Some(0));
+    let packet = tcp_packet(60_000);
+    let mut sent = 0;
+    while facts.overflowed(SocketId(3)) == Some(0) {
+        assert!(sent < 10_000, "the buffer is never full");
+        assert!(send_relayed(&near, &packet, 1448, monotonic_ns()));
+        sent += 1;
+    }
+    assert!(sent > 50, "{sent} super-packets fill the buffer");
+    let dropped = facts.overflowed(SocketId(3));
+    assert_eq!(facts.overflowed(SocketId(3)), dropped);
+    assert!(dropped >= Some(1));
+    facts.forget_socket(SocketId(3));
+    assert_eq!(facts.overflowed(SocketId(3)), None);
+}
+
 fn port_without_socket() -> PacketPort {
     let null = File::options().write(true).open("/dev/null").unwrap();
-    PacketPort::new(null.into(), true, Borrower::new(0).unwrap(), memory())
+    PacketPort::new(
+        (null.into(), None),
+        true,
+        Borrower::new(0).unwrap(),
+        memory(),
+    )
 }
 
 proptest! {

@@ -110,10 +110,7 @@ impl<D: Driver> ControlThread<D> {
                     },
                 )
             }
-            Request::AddPacketSocket { id, receives } => {
-                let fd = fds.pop().ok_or("the request has no socket descriptor")?;
-                self.add_port(id, NewPortKind::PacketSocket { fd, receives })
-            }
+            Request::AddPacketSocket { id, receives } => self.add_packet_socket(id, receives, fds),
             Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
                 let holder = Borrower::of(id)?;
@@ -168,6 +165,18 @@ impl<D: Driver> ControlThread<D> {
         let segments = Segment::build(chain, &Arc::new(counters), &mut self.states)?;
         self.sender
             .apply(|state| state.forwarder.add_segments(segments))
+    }
+
+    fn add_packet_socket(&self, id: SocketId, receives: bool, fds: Vec<OwnedFd>) -> Reply {
+        let mut fds = fds.into_iter();
+        let fd = fds.next().ok_or("the request has no socket descriptor")?;
+        let sender = fds.next();
+        let kind = NewPortKind::PacketSocket {
+            fd,
+            sender,
+            receives,
+        };
+        self.add_port(id, kind)
     }
 
     fn redirect_chain(&self, chain: ChainRedirect, row: u32) -> Reply {

@@ -47,7 +47,15 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         Enforce::Auto | Enforce::Both | Enforce::Policer
     );
     let profile = sla.policing_profile();
-    let (path, unbounded) = match path::server_path(chain, plan, costs, site) {
+    let path = if plan.super_packets {
+        Err(
+            "a super-packet takes the time of many packets; without `superPackets` it has a bound"
+                .into(),
+        )
+    } else {
+        path::server_path(chain, plan, costs, site)
+    };
+    let (path, unbounded) = match path {
         Ok(path) => (path, None),
         Err(why) => {
             let path = ServerPath {

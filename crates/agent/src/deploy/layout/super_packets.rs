@@ -1,7 +1,7 @@
 //! A chain on super-packets: a worker receives them from a packet socket at the far end of the
 //! entry link, is the front door, and transmits over a packet socket at the egress port.
 
-use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
+use myelin_dataplane::{ChainStats, UserChain, UserExit, UserSegment};
 use myelin_kernel::{CounterLine, Plane};
 use myelin_packet::HopCounters;
 use myelin_packet::traffic::Profile;
@@ -19,10 +19,9 @@ use crate::node::workers::{Key, OpenPort, Worker, WorkerLease, WorkerStart};
 pub(super) struct OnSuperPackets {
     // Fields drop in this order: the chain leaves the worker before its sockets close.
     _running: RunningSegments,
-    _ports: [OpenPort; 2],
+    /// The sockets where packets arrive and leave.
+    ports: [OpenPort; 2],
     worker: WorkerLease,
-    /// The socket where packets arrive.
-    ingress: SocketId,
     policing: Profile,
     spi: u32,
     generation: u16,
@@ -33,7 +32,7 @@ pub(super) struct OnSuperPackets {
 /// chain.
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets, ApiError> {
     let LayoutJob { chain, plan, .. } = job;
-    let (_, _, egress) = job.ports.kernel_ports()?;
+    let (_, ingress, egress) = job.ports.kernel_ports()?;
     let key = Key::of(chain, &job.ports.made_by);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
@@ -46,7 +45,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets,
         .workers
         .acquire(&key, || Worker::start(&key, start, None))?;
     worker.check(start)?;
-    let receiver = OpenPort::open_receiver(&worker, job.door()?)?;
+    let receiver = OpenPort::open_receiver(&worker, job.door()?, ingress)?;
     let sender = OpenPort::open_sender(&worker, egress)?;
     let functions = chain.instances(0..chain.functions.len());
     let user = UserChain {
@@ -63,8 +62,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets,
     let running = RunningSegments::run(&worker, plan.mapping, user)?;
     Ok(OnSuperPackets {
         _running: running,
-        ingress: receiver.socket,
-        _ports: [receiver, sender],
+        ports: [receiver, sender],
         worker,
         policing: if chain.sla.is_policed() {
             chain.sla.policing_profile()
@@ -85,7 +83,7 @@ impl OnSuperPackets {
 
 impl Layout for OnSuperPackets {
     fn front_door(&self) -> FrontDoor<'_> {
-        FrontDoor::Worker(&self.worker, self.ingress, self.policing)
+        FrontDoor::Worker(&self.worker, self.ports[0].socket, self.policing)
     }
 
     fn read(&self, _plane: &Plane) -> GenerationCounts {
@@ -115,7 +113,15 @@ impl Layout for OnSuperPackets {
     }
 
     fn loss_counters(&self) -> Vec<LossCounter> {
-        vec![LossCounter {
+        let received = LossCounter {
+            place: LossPlace::Sockets {
+                worker: format!("{:?}", self.worker.key),
+                interface: self.ports[0].ifindex,
+            },
+            next_position: Some(0),
+            lost: self.worker.count_overflows(&[self.ports[0].socket]),
+        };
+        let transmitted = LossCounter {
             place: LossPlace::Transmit {
                 spi: self.spi,
                 generation: self.generation,
@@ -123,7 +129,8 @@ impl Layout for OnSuperPackets {
             },
             next_position: None,
             lost: self.stats().map_or(0, |chain| chain.transmit_drops),
-        }]
+        };
+        vec![received, transmitted]
     }
 
     fn workers(&self) -> Vec<&WorkerLease> {

@@ -9,23 +9,28 @@ use crate::api::ApiError;
 use crate::node::ports::{PortLease, QueueClaim};
 
 impl OpenPort {
-    /// Opens the far end of an entry link, where packets arrive, for one more generation of a
-    /// chain. All chains of the worker share the socket.
-    pub(crate) fn open_receiver(worker: &WorkerLease, port: &PortLease) -> Result<Self, ApiError> {
-        Self::open_packet_socket(worker, port, true)
+    /// Opens the far end of the entry link of `ingress`, where packets arrive, for one more
+    /// generation of a chain. All chains of the worker share the socket. Replies to the senders
+    /// leave at `ingress`.
+    pub(crate) fn open_receiver(
+        worker: &WorkerLease,
+        port: &PortLease,
+        ingress: &PortLease,
+    ) -> Result<Self, ApiError> {
+        Self::open_packet_socket(worker, port, Some(ingress))
     }
 
     /// Opens an egress port, where packets leave, for one more generation of a chain.
     pub(crate) fn open_sender(worker: &WorkerLease, port: &PortLease) -> Result<Self, ApiError> {
-        Self::open_packet_socket(worker, port, false)
+        Self::open_packet_socket(worker, port, None)
     }
 
     fn open_packet_socket(
         worker: &WorkerLease,
         port: &PortLease,
-        receives: bool,
+        ingress: Option<&PortLease>,
     ) -> Result<Self, ApiError> {
-        let socket = worker.state().open_packet_port(port, receives)?;
+        let socket = worker.state().open_packet_port(port, ingress)?;
         Ok(Self {
             worker: worker.clone(),
             ifindex: port.ifindex,
@@ -35,16 +40,20 @@ impl OpenPort {
 }
 
 impl WorkerState {
-    fn open_packet_port(&mut self, port: &PortLease, receives: bool) -> Result<SocketId, ApiError> {
+    fn open_packet_port(
+        &mut self,
+        port: &PortLease,
+        ingress: Option<&PortLease>,
+    ) -> Result<SocketId, ApiError> {
         match self.users.entry(port.ifindex) {
             Entry::Occupied(mut users) => users.get_mut().0 += 1,
             Entry::Vacant(users) => {
                 // Each receiving socket gets every packet, so a port has one worker that receives.
-                let claim = receives.then(|| QueueClaim::claim(port.clone(), &self.key));
+                let claim = ingress.map(|_| QueueClaim::claim(port.clone(), &self.key));
                 users.insert((1, claim.transpose()?));
             }
         }
-        let opened = self.open_packet_socket(port, receives);
+        let opened = self.open_packet_socket(port, ingress);
         if opened.is_err() {
             self.close_port(port.ifindex);
         }
@@ -54,19 +63,22 @@ impl WorkerState {
     fn open_packet_socket(
         &mut self,
         port: &PortLease,
-        receives: bool,
+        ingress: Option<&PortLease>,
     ) -> Result<SocketId, ApiError> {
         let number = (port.ifindex, 0);
         if let Some(id) = self.sockets.get(&number) {
             return Ok(*id);
         }
-        let socket = if receives {
-            PacketSocket::receiver(&port.name, port.ifindex)
-        } else {
-            PacketSocket::sender(&port.name, port.ifindex)
+        let sender = |port: &PortLease| PacketSocket::sender(&port.name, port.ifindex);
+        let opened = match ingress {
+            Some(ingress) => sender(ingress).and_then(|replies| {
+                let receiver = PacketSocket::receiver(&port.name, port.ifindex)?;
+                Ok(receiver.with_replies_over(&replies))
+            }),
+            None => sender(port),
         };
-        let socket = socket.map_err(ApiError::failed)?;
-        let added = self.handle().add_packet_socket(socket, receives);
+        let socket = opened.map_err(ApiError::failed)?;
+        let added = self.handle().add_packet_socket(socket);
         let id = added.map_err(|error| self.explain(error))?;
         self.sockets.insert(number, id);
         Ok(id)
