@@ -1,4 +1,5 @@
-//! The running chains of this node, and the reserved names of chains that requests change.
+//! The running and the waiting chains of this node, and the reserved names of chains that requests
+//! change.
 //!
 //! A request reserves a chain's name before it changes the chain, and releases the name after the
 //! work. The list is locked only for lookups, so readers never wait for the work.
@@ -18,8 +19,10 @@ use crate::api::{ApiError, ChainSource, HostInfo};
 use crate::node::circuit::CircuitLease;
 use crate::node::entrance::Entrance;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
+use crate::node::port_state::ChainLinks;
 use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::reserved::ReservedNames;
+use crate::node::waiting::WaitingChain;
 use crate::pool::{lock, wait_until_unique};
 
 /// The ports of a chain, and the end hosts behind the ports.
@@ -120,6 +123,8 @@ pub(crate) struct RunningChain {
     pub(crate) spi: u32,
     pub(crate) ports: ChainPorts,
     pub(crate) started: Instant,
+    /// The last judgement on the chain's interfaces.
+    pub(crate) links: Mutex<ChainLinks>,
     generations: Mutex<Generations>,
 }
 
@@ -149,6 +154,7 @@ impl RunningChain {
             spi,
             ports,
             started: Instant::now(),
+            links: Mutex::default(),
             generations: Mutex::new(Generations {
                 current: Arc::new(generation),
                 previous: None,
@@ -385,6 +391,8 @@ pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
 #[derive(Default)]
 pub(crate) struct Chains {
     running: Mutex<BTreeMap<String, Arc<RunningChain>>>,
+    /// Chains that the agent took down until their interfaces are back.
+    waiting: Mutex<BTreeMap<String, Arc<WaitingChain>>>,
     /// Names of chains that requests change.
     pub(crate) reserved: ReservedNames,
 }
@@ -401,9 +409,12 @@ impl Chains {
     /// No running chain has that name.
     pub(crate) fn expect(&self, name: &str) -> Result<Arc<RunningChain>, ApiError> {
         self.get(name).ok_or_else(|| {
-            ApiError::failed(format!(
-                "no chain `{name}` runs; `myelin ps` lists the running chains"
-            ))
+            ApiError::failed(match self.get_waiting(name) {
+                Some(_) => format!(
+                    "chain `{name}` waits for its interfaces; `myelin ps` names the interface and the remedy"
+                ),
+                None => format!("no chain `{name}` runs; `myelin ps` lists the running chains"),
+            })
         })
     }
 
@@ -428,17 +439,40 @@ impl Chains {
         lock(&self.running).values().cloned().collect()
     }
 
-    /// Names of running chains and of chains that requests change.
+    /// Names of running and waiting chains, and of chains that requests change.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let mut names = self.reserved.names();
         names.extend(lock(&self.running).keys().cloned());
+        names.extend(lock(&self.waiting).keys().cloned());
         names
     }
 
-    /// Adds a running chain. The caller has reserved its name.
+    /// Adds a running chain, which waits no longer. The caller has reserved its name.
     pub(crate) fn insert(&self, running: Arc<RunningChain>) {
         let name = running.name.clone();
-        lock(&self.running).insert(name, running);
+        lock(&self.running).insert(name.clone(), running);
+        self.remove_waiting(&name);
+    }
+
+    /// The waiting chain with that name.
+    pub(crate) fn get_waiting(&self, name: &str) -> Option<Arc<WaitingChain>> {
+        lock(&self.waiting).get(name).cloned()
+    }
+
+    /// All waiting chains, by name.
+    pub(crate) fn all_waiting(&self) -> Vec<Arc<WaitingChain>> {
+        lock(&self.waiting).values().cloned().collect()
+    }
+
+    /// Adds a waiting chain. The caller has reserved its name.
+    pub(crate) fn insert_waiting(&self, waiting: WaitingChain) {
+        let name = waiting.chain.name.clone();
+        lock(&self.waiting).insert(name, Arc::new(waiting));
+    }
+
+    /// Removes a waiting chain. The caller has reserved its name.
+    pub(crate) fn remove_waiting(&self, name: &str) -> Option<Arc<WaitingChain>> {
+        lock(&self.waiting).remove(name)
     }
 
     /// Removes a chain. The caller has reserved its name.

@@ -1,6 +1,7 @@
 //! Ports: interfaces with a front door, shared by all chains that enter or leave there.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
 use myelin_linux::ethtool::Ethtool;
@@ -46,6 +47,10 @@ pub(crate) struct Port {
     losses_before: u64,
     /// Whether the interface is no network card.
     pub(crate) is_virtual: bool,
+    /// Whether the interface had a carrier when it became a port.
+    pub(crate) had_carrier: bool,
+    /// Whether the kernel has reported the removal of the interface. Its index may be in use again.
+    pub(crate) was_removed: AtomicBool,
     /// Set if Myelin made the interface promiscuous.
     _promiscuous: Option<ResourceGuard>,
     /// The link whose far end is this port.
@@ -102,6 +107,8 @@ impl Port {
                 .and_then(|mut netlink| netlink.transmit_losses(link.index))
                 .map_err(ApiError::failed)?,
             is_virtual: !link.kind.is_empty(),
+            had_carrier: link.carrier,
+            was_removed: AtomicBool::new(false),
             _promiscuous: promiscuous,
             entry_link,
         };

@@ -60,6 +60,39 @@ impl PortPair {
         )
     }
 
+    /// Deletes the ingress interface, which also deletes the client's interface.
+    pub(crate) fn delete_ingress(&self) {
+        sh(&format!("ip link del {}", self.ingress));
+    }
+
+    /// Makes the ingress interface and the client's interface again. Both are new links.
+    pub(crate) fn make_ingress(&self) {
+        let client = format!("myelin-tp{}c", self.tag);
+        let server = format!("myelin-tp{}s", self.tag);
+        sh(&format!(
+            "ip link add {one} type veth peer name eth0 netns {client}
+             ip -n {client} addr add 10.77.0.1/24 dev eth0; ip -n {client} link set eth0 up
+             mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
+             ip -n {client} neigh add 10.77.0.2 lladdr $mac dev eth0
+             ip link set {one} up",
+            one = self.ingress
+        ));
+    }
+
+    /// Deletes the egress interface, and makes it and the server's interface again with their
+    /// addresses.
+    pub(crate) fn remake_egress(&self) {
+        let server = format!("myelin-tp{}s", self.tag);
+        sh(&format!(
+            "mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
+             ip link del {two}
+             ip link add {two} type veth peer name eth0 address $mac netns {server}
+             ip -n {server} addr add 10.77.0.2/24 dev eth0; ip -n {server} link set eth0 up
+             ip link set {two} up",
+            two = self.egress
+        ));
+    }
+
     /// Moves the interfaces into a new namespace between the hosts. Returns the namespace's name.
     pub(crate) fn add_router(&self) -> String {
         let router = format!("myelin-tp{}r", self.tag);
