@@ -33,6 +33,7 @@ use crate::node::Node;
 use crate::node::chains::RunningChain;
 use crate::node::cpu_latency;
 use crate::node::quiesce::RealtimeGuard;
+use crate::pool::wait_until_unique;
 pub use admit::decide as admit;
 pub use plan::{find_port_fault, link_bps, link_mtu, port_kind};
 pub(crate) use redeploy::redeploy;
@@ -116,6 +117,9 @@ fn deploy(
     let mut ups = switch_all_on(node, built, start)?;
     admission.commit();
     node.latencies.keep(latencies);
+    for name in &names {
+        drop(node.chains.remove_waiting(name));
+    }
     let unchanged = unchanged.iter();
     ups.extend(unchanged.map(|running| describe_up(running, Change::Unchanged, 0.0)));
     ups.sort_by_key(|up| names.iter().position(|name| *name == up.chain));
@@ -207,10 +211,12 @@ pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
     let names = BTreeSet::from([name.to_owned()]);
     let _reserved = node.chains.reserved.reserve(names, &|| false)?;
     let running = node.chains.get(name);
-    let has_waited = node.chains.remove_waiting(name).is_some();
-    if running.is_none() && !has_waited {
+    let waiting = node.chains.remove_waiting(name);
+    if running.is_none() && waiting.is_none() {
         return Ok(false);
     }
+    // Readers hold a waiting chain briefly.
+    drop(waiting.map(wait_until_unique));
     if let Some(running) = running {
         take_down(node, running);
     }

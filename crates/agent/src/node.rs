@@ -15,6 +15,7 @@ pub(crate) mod devices;
 pub(crate) mod discipline;
 pub(crate) mod entrance;
 mod entry_link;
+pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;

@@ -104,7 +104,8 @@ fn a_chain_is_deployed_again_when_its_interface_is_made_again() {
         let second = wait_until_active(&myelin, name)["spi"].clone();
         assert_ne!(first, second);
         pass_ten(&myelin, &ports, name);
-        ports.remake_egress();
+        sh(&format!("ip link del {}", ports.egress));
+        ports.make_egress();
         wait_for("the second redeployment", || {
             myelin.read_status(name)["spi"] != second
         });
@@ -113,6 +114,140 @@ fn a_chain_is_deployed_again_when_its_interface_is_made_again() {
         myelin.run_ok(&["down", "--all"]);
         assert_untouched(&ports);
     }
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_guarding_chain_drops_its_packets_while_it_waits_for_its_egress() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    for (text, name) in [(KERNEL, "k"), (MIXED, "m")] {
+        let ports = PortPair::new();
+        let file = myelin.write_file(&ports.add_to(text));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        // Packets for this machine's stack would be counted there: no other chain drops them.
+        sh(&format!(
+            "ip link set {} name {}n",
+            ports.egress, ports.egress
+        ));
+        sh(&format!("ip link del {}n", ports.egress));
+        wait_for_fault(&myelin, name, "waiting", "is gone");
+        wait_for("the end of the deployment", || {
+            myelin.read_status(name)["worker"].is_null() && myelin.read_status(name)["up_s"] == 0.0
+        });
+        ports.send_ten(9000);
+        wait_for("ten dropped packets", || {
+            myelin.read_status(name)["account"]["lost"]["door"] == 10
+        });
+        // A new ingress is guarded before the egress is back.
+        ports.delete_ingress();
+        ports.make_ingress();
+        wait_for("the guard of the new ingress", || {
+            sh(&format!("ip link show {}", ports.ingress)).contains("PROMISC")
+        });
+        ports.send_ten(9000);
+        wait_for("twenty dropped packets", || {
+            myelin.read_status(name)["account"]["lost"]["door"] == 20
+        });
+        ports.make_egress();
+        wait_until_active(&myelin, name);
+        pass_ten(&myelin, &ports, name);
+        myelin.run_ok(&["down", "--all"]);
+        assert_untouched(&ports);
+        // `down` removes a guard too.
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        sh(&format!("ip link del {}", ports.egress));
+        wait_for_fault(&myelin, name, "waiting", "is gone");
+        myelin.run_ok(&["down", &myelin.chain_name(name)]);
+        ports.make_egress();
+        assert_untouched(&ports);
+    }
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_failed_redeployment_is_reported_and_tried_again() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let ports = PortPair::new();
+    let file = myelin.write_file(&ports.add_to(USER));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    ports.delete_ingress();
+    wait_for_fault(&myelin, "u", "waiting", "is gone");
+    ports.make_ingress_with("mtu 9000");
+    wait_for_fault(&myelin, "u", "waiting", "has an MTU of 9000");
+    let error = myelin.run_failing(1, &["probe", &myelin.chain_name("u")]);
+    assert!(error.contains("waits for its interfaces"), "{error}");
+    sh(&format!("ip link set {} mtu 1500", ports.ingress));
+    wait_until_active(&myelin, "u");
+    pass_ten(&myelin, &ports, "u");
+    // `up` deploys a waiting chain that the user changed, and `down` removes one.
+    ports.delete_ingress();
+    wait_for_fault(&myelin, "u", "waiting", "is gone");
+    ports.make_ingress_with("mtu 9000");
+    wait_for_fault(&myelin, "u", "waiting", "has an MTU of 9000");
+    let in_kernel = ports.add_to(&USER.replace("space: user", "space: kernel"));
+    let in_kernel = myelin.write_file(&in_kernel);
+    myelin.run_ok(&["up", in_kernel.to_str().unwrap()]);
+    assert_eq!(myelin.expect_chains(1)[0]["state"], "active");
+    pass_ten(&myelin, &ports, "u");
+    ports.delete_ingress();
+    wait_for_fault(&myelin, "u", "waiting", "is gone");
+    myelin.run_ok(&["down", &myelin.chain_name("u")]);
+    myelin.expect_chains(0);
+    ports.make_ingress();
+    myelin.run_ok(&["down", "--all"]);
+    assert_untouched(&ports);
+    drop(ports);
+    myelin.assert_clean();
+}
+
+#[test]
+fn chains_of_both_directions_return_from_another_namespace_with_their_interface() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let ports = PortPair::new();
+    let functions =
+        "[ { name: a, kind: firewall, space: kernel }, { name: b, kind: monitor, space: user } ]";
+    let file = myelin.write_file(&ports.both_ways(functions, ""));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let spis = || ["there", "back"].map(|name| myelin.read_status(name)["spi"].clone());
+    let first = spis();
+    let index = || sh(&format!("cat /sys/class/net/{}/ifindex", ports.ingress));
+    let before = index();
+    // The interface keeps its index, and its programs and sockets end.
+    let client = ports.open_client();
+    let client = client.name().unwrap();
+    sh(&format!(
+        "ip link set {one} netns {client}
+         ip netns exec {client} ip link set {one} netns {pid}
+         ip link set {one} up",
+        one = ports.ingress,
+        pid = std::process::id()
+    ));
+    assert_eq!(index(), before);
+    wait_for("both redeployments", || {
+        let now = spis();
+        now[0] != first[0] && now[1] != first[1]
+    });
+    for name in ["there", "back"] {
+        wait_until_active(&myelin, name);
+    }
+    pass_ten(&myelin, &ports, "there");
+    let status = myelin.read_status("there");
+    assert_eq!(
+        status["worker"]["pid"],
+        myelin.read_status("back")["worker"]["pid"]
+    );
+    myelin.run_ok(&["down", "--all"]);
+    assert_untouched(&ports);
+    drop(ports);
     myelin.assert_clean();
 }
 

@@ -51,6 +51,7 @@
 //! ```
 
 mod attach;
+mod block;
 mod chain;
 mod classifier;
 mod conform;
@@ -89,6 +90,7 @@ pub mod test_run;
 mod tests;
 
 pub use attach::{TrafficDirection, XdpMode};
+pub use block::Block;
 pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
 pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
 pub use counters::{CounterLine, Counters};

@@ -4,7 +4,6 @@
 //! One thread waits for link events and judges all chains (`node::port_state`). It waits for no
 //! request. A second thread deploys chains, which may take seconds.
 
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -35,7 +34,10 @@ const JUDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// does not keep the agent busy.
 const MIN_AGE: Duration = Duration::from_secs(1);
 
-/// Chains to deploy again.
+/// Time to the next attempt to subscribe to link events.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Chains to take down, to guard and to deploy again.
 #[derive(Default)]
 struct Task {
     /// Running chains, by name and service path identifier.
@@ -49,8 +51,12 @@ pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
     let (watched, monitor) = (Arc::downgrade(node), Arc::clone(monitor));
     let redeployed = Weak::clone(&watched);
     std::thread::spawn(move || {
-        if let Err(error) = watch(&watched, &send) {
-            tracing::error!(%error, "cannot follow link events: chains do not follow interfaces that change");
+        while let Err(error) = watch(&watched, &send) {
+            tracing::error!(%error, "cannot follow link events; trying again");
+            std::thread::sleep(RETRY_INTERVAL);
+            if watched.strong_count() == 0 {
+                return;
+            }
         }
     });
     std::thread::spawn(move || redeploy_chains(&redeployed, &monitor, &receive));
@@ -93,9 +99,14 @@ fn judge_chains(
 ) -> Task {
     let mut task = Task::default();
     *is_pending = false;
+    for (_, port) in node.parts.ports.members() {
+        if removed.contains(&port.ifindex) {
+            port.mark_removed();
+        }
+    }
     // List the chains before the links are read, so that the links of each chain exist by then.
     for running in node.chains.all() {
-        let links = match judge_running(&running, netlink, removed, is_pending) {
+        let links = match judge_running(&running, netlink, is_pending) {
             Ok(Some(links)) => links,
             Ok(None) => continue,
             Err(error) => {
@@ -119,7 +130,10 @@ fn judge_chains(
         }
     }
     for waiting in node.chains.all_waiting() {
-        if find_links(&waiting, netlink).is_some() {
+        let found = find_links(&waiting, netlink);
+        if found
+            .is_some_and(|(links, is_ready)| is_ready || waiting.needs_guard(links[0].1.as_ref()))
+        {
             task.waiting.push(waiting.chain.name.clone());
         }
     }
@@ -130,7 +144,6 @@ fn judge_chains(
 fn judge_running(
     running: &RunningChain,
     netlink: &mut Netlink,
-    removed: &[u32],
     needs_polling: &mut bool,
 ) -> myelin_linux::Result<Option<ChainLinks>> {
     let Ok((_, ingress, egress)) = running.ports.kernel_ports() else {
@@ -140,8 +153,8 @@ fn judge_running(
     let (chain, plan) = (&generation.chain, &generation.plan);
     let named = chain.ports.as_ref();
     let mut views = [
-        view_port(ingress, named.map(|ports| &ports.ingress), netlink, removed)?,
-        view_port(egress, named.map(|ports| &ports.egress), netlink, removed)?,
+        view_port(ingress, named.map(|ports| &ports.ingress), netlink)?,
+        view_port(egress, named.map(|ports| &ports.egress), netlink)?,
     ];
     views[0].limits_mtu = plan.hook == Hook::Xdp;
     views[0].bounds_mtu = plan.admitted && plan.bound.is_some();
@@ -155,11 +168,7 @@ fn view_port(
     port: &Port,
     named: Option<&String>,
     netlink: &mut Netlink,
-    removed: &[u32],
 ) -> myelin_linux::Result<PortView> {
-    if removed.contains(&port.ifindex) {
-        port.was_removed.store(true, Ordering::Relaxed);
-    }
     let namesake = match named {
         Some(name) => read_state(netlink.link(name))?,
         None => None,
@@ -178,7 +187,7 @@ fn view_port(
             mtu: port.mtu,
             queues: port.queues,
         },
-        was_removed: port.was_removed.load(Ordering::Relaxed),
+        was_removed: port.was_removed(),
         now,
         namesake,
         limits_mtu: false,
@@ -218,9 +227,9 @@ fn find_missing_link(
     Ok(None)
 }
 
-/// Records the faults of a waiting chain. Returns its interfaces if the agent should deploy the
+/// Judges the interfaces of a waiting chain. Returns them, and whether the agent should deploy the
 /// chain now.
-fn find_links(waiting: &WaitingChain, netlink: &mut Netlink) -> Option<NamedLinks> {
+fn find_links(waiting: &WaitingChain, netlink: &mut Netlink) -> Option<(NamedLinks, bool)> {
     let ports = waiting.chain.ports.as_ref()?;
     let mut find = |name: &String| {
         let state = read_state(netlink.link(name));
@@ -228,8 +237,8 @@ fn find_links(waiting: &WaitingChain, netlink: &mut Netlink) -> Option<NamedLink
         Some((name.clone(), state.ok()?))
     };
     let links = [find(&ports.ingress)?, find(&ports.egress)?];
-    let is_due = waiting.update(port_state::judge_waiting(&links), &links);
-    is_due.then_some(links)
+    let is_ready = waiting.judge(&links);
+    Some((links, is_ready))
 }
 
 fn read_link(found: myelin_linux::Result<Link>) -> myelin_linux::Result<Option<Link>> {

@@ -5,14 +5,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use myelin_spec::OnFailure;
+
 use crate::api::{ApiError, ChainStatus};
 use crate::deploy::{deploy, take_down};
 use crate::node::Node;
 use crate::node::chains::RunningChain;
+use crate::node::ingress_block::IngressBlock;
 use crate::node::waiting::{NamedLinks, WaitingChain};
+use crate::pool::lock;
 
-/// Takes these chains down, and deploys them and these waiting chains if `find_links` finds all
-/// interfaces of a chain. Does nothing while a request works on one of the chains.
+/// Takes these chains down, drops the packets of chains that must not be bypassed, and deploys all
+/// chains whose interfaces are there. Does nothing while a request works on one of the chains.
+/// `find_links` finds the interfaces of a chain, and says whether the chain should be deployed.
 ///
 /// All chains go down before the first comes up, because chains that share a broken link keep that
 /// link.
@@ -21,7 +26,7 @@ pub(crate) fn redeploy(
     running: &[(String, u32)],
     waiting: &[String],
     read_status: impl Fn(&Arc<RunningChain>) -> ChainStatus,
-    mut find_links: impl FnMut(&WaitingChain) -> Option<NamedLinks>,
+    mut find_links: impl FnMut(&WaitingChain) -> Option<(NamedLinks, bool)>,
 ) {
     let is_cancelled = node.watch_cancellation();
     let names = running.iter().map(|(name, _)| name).chain(waiting);
@@ -40,8 +45,9 @@ pub(crate) fn redeploy(
         .iter()
         .filter_map(|name| node.chains.get_waiting(name));
     let ready = chains.filter_map(|chain| {
-        let links = find_links(&chain)?;
-        Some((chain, links))
+        let (links, is_ready) = find_links(&chain)?;
+        chain.guard(&node.parts, links[0].1.as_ref());
+        is_ready.then_some((chain, links))
     });
     let mut ready: Vec<_> = ready.collect();
     while let Some((first, _)) = ready.first() {
@@ -59,16 +65,26 @@ pub(crate) fn redeploy(
 
 /// Takes a chain down until the agent can deploy it again.
 fn suspend(node: &Node, running: Arc<RunningChain>, status: ChainStatus) {
+    let Ok((_, ingress, egress)) = running.ports.kernel_ports() else {
+        return;
+    };
+    let indices = [ingress.ifindex, egress.ifindex];
     let generation = running.generation();
-    let (chain, source) = (generation.chain.clone(), Arc::clone(&generation.source));
-    drop(generation);
     tracing::warn!(
-        chain = chain.name,
+        chain = running.name,
         faults = status.port_faults.join("; "),
         "the interfaces of a chain changed: the agent deploys the chain again"
     );
-    node.chains
-        .insert_waiting(WaitingChain::new(chain, source, status));
+    let must_drop = generation.plan.on_failure == OnFailure::Drop;
+    let block = (must_drop && lock(&running.links).keeps_ingress)
+        .then(|| IngressBlock::replace(&node.parts, &running));
+    let block = block.transpose().unwrap_or_else(|error| {
+        tracing::error!(chain = running.name, %error, "cannot drop the packets of a waiting chain");
+        None
+    });
+    let waiting = WaitingChain::new(&generation, status, indices, block);
+    drop(generation);
+    node.chains.insert_waiting(waiting);
     take_down(node, running);
 }
 

@@ -47,8 +47,11 @@ pub(crate) struct ChainLinks {
     pub(crate) faults: Vec<String>,
     /// Whether the chain forwards no packets until an interface is back.
     pub(crate) is_waiting: bool,
-    /// Whether the agent must take the chain down and deploy it again.
+    /// Whether the agent must take the chain down, and deploy it again when all its interfaces are
+    /// there.
     pub(crate) must_redeploy: bool,
+    /// Whether the ingress port can stay while the agent does so.
+    pub(crate) keeps_ingress: bool,
 }
 
 /// The judgement on one interface.
@@ -57,11 +60,11 @@ struct PortJudgement {
     faults: Vec<String>,
     /// Whether the chain forwards no packets because of this interface.
     stops_chain: bool,
-    /// Whether the chain can be deployed on the interface of this name.
-    is_usable: bool,
-    /// Whether a new interface has the name.
-    is_replaced: bool,
-    /// Whether the port must be made again.
+    /// Whether the interface is gone.
+    is_gone: bool,
+    /// Whether the interface has another name than in the chain file.
+    is_renamed: bool,
+    /// Whether the port must be opened again.
     is_outgrown: bool,
 }
 
@@ -70,73 +73,64 @@ struct PortJudgement {
 pub(crate) fn judge(ports: &[PortView; 2], missing_link: Option<String>) -> ChainLinks {
     let judged = ports.each_ref().map(judge_port);
     let has_names = ports.iter().all(|port| port.named.is_some());
-    let is_usable = judged.iter().all(|port| port.is_usable);
-    let is_replaced = judged.iter().any(|port| port.is_replaced);
-    let must_remake = missing_link.is_some() || judged.iter().any(|port| port.is_outgrown);
+    let is_gone = judged.iter().any(|port| port.is_gone);
+    let is_renamed = judged.iter().any(|port| port.is_renamed);
+    let is_outgrown = judged.iter().any(|port| port.is_outgrown);
+    // A renamed interface would not be found again. The chain works until an interface is gone.
+    let is_broken = is_gone || missing_link.is_some();
     let mut links = ChainLinks {
         names: ports.iter().map(present_name).collect(),
         is_waiting: missing_link.is_some() || judged.iter().any(|port| port.stops_chain),
-        must_redeploy: has_names && (must_remake || is_replaced && is_usable),
+        must_redeploy: has_names && (is_broken || is_outgrown && !is_renamed),
+        keeps_ingress: !judged[0].is_gone && !judged[0].is_outgrown,
         faults: Vec::new(),
     };
     for (port, judged) in ports.iter().zip(judged) {
-        let is_renamed = judged.faults.is_empty() && !judged.is_usable;
         links.faults.extend(judged.faults);
-        if is_renamed && (is_replaced || must_remake) {
+        if judged.is_renamed && (is_broken || is_outgrown) {
             links.faults.extend(describe_rename(port));
         }
     }
-    links
-        .faults
-        .extend(missing_link.map(|link| describe_missing(&link, has_names)));
+    let missing = missing_link.map(|link| describe_missing(&link, has_names));
+    links.faults.extend(missing);
     links.faults.dedup();
     links
 }
 
-/// Judges the interfaces of a chain that was taken down. `ports` has the names in the chain file,
-/// and the interfaces that have these names now.
-pub(crate) fn judge_waiting(ports: &[(String, Option<LinkState>); 2]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (name, now) in ports {
-        match now {
-            None => faults.push(format!("interface {name} is gone: {}", make_again(name))),
-            Some(link) if !link.is_up => faults.push(describe_down(link)),
-            Some(_) => {}
-        }
-    }
+/// Judges the interfaces of a chain that was taken down: the names in the chain file, and the
+/// interfaces that have these names now. The chain was deployed on the interfaces with `indices`.
+pub(crate) fn judge_waiting(
+    ports: &[(String, Option<LinkState>); 2],
+    indices: [u32; 2],
+) -> Vec<String> {
+    let judge = |((name, now), index): (&(String, Option<LinkState>), u32)| match now {
+        None => Some(describe_gone(name, index)),
+        Some(link) if link.is_up => None,
+        Some(link) => Some(describe_down(link)),
+    };
+    let mut faults: Vec<_> = ports.iter().zip(indices).filter_map(judge).collect();
     faults.dedup();
     faults
 }
 
 fn judge_port(port: &PortView) -> PortJudgement {
     let (name, index) = (&port.deployed.name, port.deployed.index);
-    let namesake = port.namesake.as_ref();
-    let mut judged = PortJudgement {
-        is_usable: namesake.is_some_and(|link| link.is_up),
-        ..PortJudgement::default()
-    };
+    let mut judged = PortJudgement::default();
     let Some(now) = port.now.as_ref().filter(|_| !port.was_removed) else {
+        judged.is_gone = true;
         judged.stops_chain = true;
-        judged.is_replaced = namesake.is_some();
-        judged.faults.push(match (&port.named, namesake) {
+        judged.faults.push(match (&port.named, &port.namesake) {
             (None, _) => describe_missing(&format!("interface {name} (index {index})"), false),
-            (Some(named), None) => {
-                let remedy = make_again(named);
-                format!("interface {name} (index {index}) is gone: {remedy}")
-            }
-            (Some(_), Some(next)) if !next.is_up => format!(
-                "interface {name} (index {index}) is gone, and the new {} (index {}) is down: set it up with \
-                 `ip link set {} up`",
-                next.name, next.index, next.name
-            ),
-            (Some(_), Some(next)) => format!(
-                "interface {name} (index {index}) is gone: the agent deploys the chain on the new {} (index {})",
-                next.name, next.index
+            (Some(named), None) => describe_gone(named, index),
+            (Some(named), Some(next)) => format!(
+                "interface {named} (index {index}) is gone: the agent deploys the chain on the new {named} (index {})",
+                next.index
             ),
         });
         return judged;
     };
-    judged.is_usable &= namesake.is_some_and(|link| link.index == now.index);
+    let namesake = port.namesake.as_ref().map(|link| link.index);
+    judged.is_renamed = port.named.is_some() && namesake != Some(index);
     if !now.is_up {
         judged.stops_chain = true;
         judged.faults.push(describe_down(now));
@@ -163,10 +157,10 @@ fn present_name(port: &PortView) -> String {
     now.unwrap_or(&port.deployed).name.clone()
 }
 
-fn make_again(name: &str) -> String {
+fn describe_gone(name: &str, index: u32) -> String {
     format!(
-        "make an interface with the name {name} again and set it up, and the agent deploys the chain on it; or remove \
-         the chain with `myelin down`"
+        "interface {name} (index {index}) is gone: make an interface with this name and set it up, and the agent \
+         deploys the chain on it; or remove the chain with `myelin down`"
     )
 }
 

@@ -41,40 +41,34 @@ fn unchanged_interfaces_have_no_fault() {
     let links = judge(&ports(), None);
     let expected = ChainLinks {
         names: vec!["in".to_owned(), "out".to_owned()],
+        keeps_ingress: true,
         ..ChainLinks::default()
     };
     assert_eq!(links, expected);
 }
 
 #[test]
-fn a_chain_waits_for_a_gone_interface_and_is_deployed_on_its_successor() {
-    let mut ports = ports();
-    (ports[0].now, ports[0].namesake) = (None, None);
-    let links = judge(&ports, None);
-    assert!(links.is_waiting && !links.must_redeploy);
-    expect_fault(&links, &["interface in (index 5) is gone", "myelin down"]);
-    let mut next = link(9, "in");
-    next.is_up = false;
-    ports[0].namesake = Some(next.clone());
-    let links = judge(&ports, None);
-    assert!(links.is_waiting && !links.must_redeploy);
-    expect_fault(&links, &["index 9", "ip link set in up"]);
-    next.is_up = true;
-    ports[0].namesake = Some(next);
-    let links = judge(&ports, None);
-    assert!(links.is_waiting && links.must_redeploy);
-    // The other interface must be there too.
-    ports[1].now.as_mut().unwrap().is_up = false;
-    ports[1].namesake.as_mut().unwrap().is_up = false;
-    assert!(!judge(&ports, None).must_redeploy);
+fn a_chain_is_taken_down_when_an_interface_is_gone_and_keeps_its_ingress_port() {
+    for (gone, keeps_ingress) in [(0, false), (1, true)] {
+        let mut ports = ports();
+        (ports[gone].now, ports[gone].namesake) = (None, None);
+        let links = judge(&ports, None);
+        assert!(links.is_waiting && links.must_redeploy);
+        assert_eq!(links.keeps_ingress, keeps_ingress);
+        expect_fault(&links, &["is gone", "set it up", "myelin down"]);
+        ports[gone].namesake = Some(link(9, "next"));
+        let links = judge(&ports, None);
+        assert!(links.is_waiting && links.must_redeploy);
+        expect_fault(&links, &["is gone", "(index 9)"]);
+    }
 }
 
 #[test]
 fn an_interface_that_returns_with_its_index_is_another_interface() {
     let mut ports = ports();
-    ports[1].was_removed = true;
+    ports[0].was_removed = true;
     let links = judge(&ports, None);
-    assert!(links.is_waiting && links.must_redeploy);
+    assert!(links.is_waiting && links.must_redeploy && !links.keeps_ingress);
 }
 
 #[test]
@@ -88,12 +82,14 @@ fn a_renamed_interface_keeps_its_chain_and_a_stranger_with_the_old_name_gets_non
         assert!(links.faults.is_empty() && !links.is_waiting, "{links:?}");
         assert!(!links.must_redeploy);
     }
-    // The egress is made again, and the chain cannot follow.
-    ports[1].now = None;
-    ports[1].namesake = Some(link(10, "out"));
+    // The chain would not find the interface again, and it works.
+    ports[0].needs_all_queues = true;
+    ports[0].now.as_mut().unwrap().queues = 4;
     let links = judge(&ports, None);
-    assert!(!links.must_redeploy);
-    assert!(links.faults[0].contains("is now named new"), "{links:?}");
+    assert!(!links.must_redeploy && links.faults.len() == 2, "{links:?}");
+    assert!(links.faults[1].contains("is now named new"), "{links:?}");
+    ports[1].now = None;
+    assert!(judge(&ports, None).must_redeploy);
 }
 
 #[test]
@@ -134,7 +130,7 @@ fn a_chain_with_sockets_is_deployed_again_for_more_queues() {
     assert!(!judge(&ports, None).must_redeploy);
     ports[0].needs_all_queues = true;
     let links = judge(&ports, None);
-    assert!(!links.is_waiting && links.must_redeploy);
+    assert!(!links.is_waiting && links.must_redeploy && !links.keeps_ingress);
     expect_fault(&links, &["4 receive queues", "sockets at 1"]);
 }
 
@@ -160,8 +156,10 @@ fn a_waiting_chain_names_each_missing_interface() {
     let mut down = link(9, "out");
     down.is_up = false;
     let ports = [("in".to_owned(), None), ("out".to_owned(), Some(down))];
-    let faults = judge_waiting(&ports);
-    assert!(faults[0].contains("in is gone") && faults[1].contains("out (index 9) is down"));
+    let faults = judge_waiting(&ports, [5, 6]);
+    assert!(
+        faults[0].contains("in (index 5) is gone") && faults[1].contains("out (index 9) is down")
+    );
     let there = ["in", "out"].map(|name| (name.to_owned(), Some(link(7, name))));
-    assert_eq!(judge_waiting(&there), Vec::<String>::new());
+    assert_eq!(judge_waiting(&there, [5, 6]), Vec::<String>::new());
 }
