@@ -40,6 +40,14 @@ fn wait_for_fault(myelin: &Myelin, name: &str, state: &str, words: &str) {
     assert!(found, "no {state} chain with `{words}`: {last}");
 }
 
+/// Waits until the agent has taken the chain down, and the chain waits for an interface.
+fn wait_until_taken_down(myelin: &Myelin, name: &str) {
+    wait_for("the end of the deployment", || {
+        let status = myelin.read_status(name);
+        status["state"] == "waiting" && status["up_s"] == 0.0
+    });
+}
+
 /// Waits until the chain is active and has no faults.
 fn wait_until_active(myelin: &Myelin, name: &str) -> Value {
     let mut last = Value::Null;
@@ -134,9 +142,7 @@ fn a_guarding_chain_drops_its_packets_while_it_waits_for_its_egress() {
         ));
         sh(&format!("ip link del {}n", ports.egress));
         wait_for_fault(&myelin, name, "waiting", "is gone");
-        wait_for("the end of the deployment", || {
-            myelin.read_status(name)["worker"].is_null() && myelin.read_status(name)["up_s"] == 0.0
-        });
+        wait_until_taken_down(&myelin, name);
         ports.send_ten(9000);
         wait_for("ten dropped packets", || {
             myelin.read_status(name)["account"]["lost"]["door"] == 10
@@ -159,10 +165,12 @@ fn a_guarding_chain_drops_its_packets_while_it_waits_for_its_egress() {
         // `down` removes a guard too.
         myelin.run_ok(&["up", file.to_str().unwrap()]);
         sh(&format!("ip link del {}", ports.egress));
-        wait_for_fault(&myelin, name, "waiting", "is gone");
+        wait_until_taken_down(&myelin, name);
         myelin.run_ok(&["down", &myelin.chain_name(name)]);
+        myelin.expect_chains(0);
         ports.make_egress();
         assert_untouched(&ports);
+        myelin.run_ok(&["down", "--all"]);
     }
     myelin.assert_clean();
 }
