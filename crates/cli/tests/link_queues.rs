@@ -28,7 +28,7 @@ fn a_chain_gets_sockets_for_added_receive_queues() {
         return;
     }
     // Shares the machine with tests that measure.
-    let _machine = Myelin::new();
+    let _machine = Myelin::new_shared();
     let ports = PortPair::new();
     let directory = tempfile::tempdir().unwrap();
     let run_dir = RunDir::resolve(Some(directory.path()));

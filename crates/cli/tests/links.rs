@@ -95,7 +95,7 @@ fn a_chain_is_deployed_again_when_its_interface_is_made_again() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     for (text, name) in [(KERNEL, "k"), (MIXED, "m")] {
         let ports = PortPair::new();
         let file = myelin.write_file(&ports.add_to(text));
@@ -130,7 +130,7 @@ fn a_guarding_chain_drops_its_packets_while_it_waits_for_its_egress() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     for (text, name) in [(KERNEL, "k"), (MIXED, "m")] {
         let ports = PortPair::new();
         let file = myelin.write_file(&ports.add_to(text));
@@ -180,7 +180,7 @@ fn a_failed_redeployment_is_reported_and_tried_again() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     let ports = PortPair::new();
     let file = myelin.write_file(&ports.add_to(USER));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
@@ -219,7 +219,7 @@ fn chains_of_both_directions_return_from_another_namespace_with_their_interface(
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     let ports = PortPair::new();
     let functions =
         "[ { name: a, kind: firewall, space: kernel }, { name: b, kind: monitor, space: user } ]";
@@ -264,7 +264,7 @@ fn ps_shows_the_present_name_of_an_interface_and_whether_it_is_down() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     let ports = PortPair::new();
     let file = myelin.write_file(&ports.add_to(MIXED));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
@@ -305,7 +305,7 @@ fn ps_says_that_the_mtu_exceeds_the_limit_of_the_chain() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     let ports = PortPair::new();
     let file = myelin.write_file(&ports.add_to(USER));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
@@ -324,7 +324,7 @@ fn packets_of_added_receive_queues_pass_a_chain_in_user_space() {
     if skip_unless_root() || common::skip_without("ethtool") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     let ports = PortPair::new();
     let file = myelin.write_file(&ports.add_to(USER));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
@@ -364,7 +364,7 @@ fn a_deleted_entry_link_is_made_again() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     let ports = PortPair::new();
     let file = myelin.write_file(&ports.add_to(USER));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
@@ -391,7 +391,7 @@ fn down_removes_a_chain_whose_interface_is_gone() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::new_shared();
     for (text, name) in [(KERNEL, "k"), (MIXED, "m")] {
         let ports = PortPair::new();
         let file = myelin.write_file(&ports.add_to(text));

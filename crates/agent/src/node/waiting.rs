@@ -60,7 +60,8 @@ struct Failure {
 }
 
 impl WaitingChain {
-    /// Creates a waiting chain. `last` is the chain's status, `indices` are those of its interfaces.
+    /// Creates a waiting chain. `last` is the chain's status, `indices` are those of its
+    /// interfaces.
     pub(crate) fn new(
         generation: &Generation,
         last: ChainStatus,
