@@ -13,6 +13,7 @@ mod admit;
 mod layout;
 mod place;
 mod plan;
+mod redeploy;
 mod retire;
 mod revision;
 mod switch_on;
@@ -32,8 +33,10 @@ use crate::node::Node;
 use crate::node::chains::RunningChain;
 use crate::node::cpu_latency;
 use crate::node::quiesce::RealtimeGuard;
+use crate::pool::wait_until_unique;
 pub use admit::decide as admit;
 pub use plan::{find_port_fault, link_bps, link_mtu, port_kind};
+pub(crate) use redeploy::redeploy;
 
 /// Options of [`Engine::up`](crate::Engine::up).
 #[derive(Clone, Copy, Default)]
@@ -63,19 +66,37 @@ pub(crate) fn up(
     let start = Instant::now();
     let chains = source.parse()?;
     check_floods(options.floods, &chains)?;
+    let names = names_to_reserve(&chains);
+    let _reserved = node.chains.reserved.reserve(names, is_cancelled)?;
+    if options.only_new {
+        refuse_running_chains(node, &chains)?;
+    }
+    let source = Arc::new(source.clone());
+    deploy(node, chains, &source, options.force, (start, is_cancelled))
+}
+
+/// The names that a request for these chains reserves.
+fn names_to_reserve(chains: &[ServiceChain]) -> BTreeSet<String> {
+    let reverses = chains.iter().filter_map(|chain| chain.reverse.clone());
+    let names = chains.iter().map(|chain| chain.name.clone());
+    names.chain(reverses).collect()
+}
+
+/// Deploys these chains of `source`, or none. The caller has reserved their names.
+fn deploy(
+    node: &Node,
+    chains: Vec<ServiceChain>,
+    source: &Arc<ChainSource>,
+    force: bool,
+    (start, is_cancelled): (Instant, &dyn Fn() -> bool),
+) -> Result<Vec<ChainUp>, ApiError> {
     let costs = load_costs()?;
     let names: Vec<String> = chains.iter().map(|chain| chain.name.clone()).collect();
-    let reverses = chains.iter().filter_map(|chain| chain.reverse.clone());
-    let reserved_names = names.iter().cloned().chain(reverses).collect();
-    let _reserved = node.chains.reserved.reserve(reserved_names, is_cancelled)?;
     let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
     let interfaces = ports.flat_map(|ports| [ports.ingress.clone(), ports.egress.clone()]);
     let interfaces = node
         .interfaces
         .reserve(interfaces.collect(), is_cancelled)?;
-    if options.only_new {
-        refuse_running_chains(node, &chains)?;
-    }
     let node_view = plan::NodeView {
         chains: &node.chains,
         circuits: &node.parts.circuits,
@@ -86,23 +107,19 @@ pub(crate) fn up(
         mut planned,
         unchanged,
     } = plan::plan(node_view, chains, &costs)?;
-    let admission = admit::admit(
-        &node.ledger,
-        &costs,
-        &mut planned,
-        options.force,
-        is_cancelled,
-    )?;
+    let admission = admit::admit(&node.ledger, &costs, &mut planned, force, is_cancelled)?;
     let latencies = cpu_latency::request_limits(planned.iter().map(|planned| &planned.chain))?;
     let placed = run_step(planned, |planned| place::place(&node.parts, planned))?;
     drop(interfaces);
-    let source = Arc::new(source.clone());
     let built = run_step(placed, |placed| {
-        layout::build_chain(&node.parts, placed, &source, is_cancelled)
+        layout::build_chain(&node.parts, placed, source, is_cancelled)
     })?;
     let mut ups = switch_all_on(node, built, start)?;
     admission.commit();
     node.latencies.keep(latencies);
+    for name in &names {
+        drop(node.chains.remove_waiting(name));
+    }
     let unchanged = unchanged.iter();
     ups.extend(unchanged.map(|running| describe_up(running, Change::Unchanged, 0.0)));
     ups.sort_by_key(|up| names.iter().position(|name| *name == up.chain));
@@ -193,10 +210,16 @@ fn switch_all_on(
 pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
     let names = BTreeSet::from([name.to_owned()]);
     let _reserved = node.chains.reserved.reserve(names, &|| false)?;
-    let Some(running) = node.chains.get(name) else {
+    let running = node.chains.get(name);
+    let waiting = node.chains.remove_waiting(name);
+    if running.is_none() && waiting.is_none() {
         return Ok(false);
-    };
-    take_down(node, running);
+    }
+    // Readers hold a waiting chain briefly.
+    drop(waiting.map(wait_until_unique));
+    if let Some(running) = running {
+        take_down(node, running);
+    }
     node.ledger.remove(name);
     Ok(true)
 }
@@ -222,7 +245,10 @@ fn take_down(node: &Node, running: Arc<RunningChain>) {
 /// Refuses running chains, because `run` removes at its end all chains of its file.
 fn refuse_running_chains(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
     let mut chains = chains.iter();
-    let running = chains.find(|chain| node.chains.get(&chain.name).is_some());
+    let running = chains.find(|chain| {
+        let name = &chain.name;
+        node.chains.get(name).is_some() || node.chains.get_waiting(name).is_some()
+    });
     running.map_or(Ok(()), |chain| {
         let name = &chain.name;
         Err(ApiError::failed(format!(

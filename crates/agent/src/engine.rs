@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
@@ -16,9 +16,10 @@ use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
     ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
 };
-use crate::control::{sampler, supervise};
+use crate::control::{links, sampler, supervise};
 use crate::deploy::{self, UpOptions};
 use crate::node::Node;
+use crate::node::chains::RunningChain;
 use crate::pool::lock;
 use crate::status;
 
@@ -29,8 +30,6 @@ pub struct Engine {
     run_dir: RunDir,
     /// Number of running measurements. Above 0, the agent does not exit for idleness.
     pub(crate) measurements: AtomicUsize,
-    /// Number of calls of [`Engine::cancel_changes`].
-    cancellations: AtomicU64,
 }
 
 impl Engine {
@@ -50,12 +49,13 @@ impl Engine {
         }
         let node = Arc::new(Node::open(run_dir, program)?);
         supervise::start(&node);
+        let sla = sampler::start(&node);
+        links::start(&node, &sla);
         Ok(Self {
-            sla: sampler::start(&node),
+            sla,
             node,
             run_dir: run_dir.clone(),
             measurements: AtomicUsize::new(0),
-            cancellations: AtomicU64::new(0),
         })
     }
 
@@ -87,18 +87,18 @@ impl Engine {
         source: &ChainSource,
         options: UpOptions<'_>,
     ) -> Result<Vec<ChainUp>, ApiError> {
-        let cancellations = self.cancellations.load(Ordering::Relaxed);
+        let is_cancelled_by_node = self.node.watch_cancellation();
         let is_cancelled = || {
             let cancelled = options.cancelled;
             cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed))
-                || self.cancellations.load(Ordering::Relaxed) != cancellations
+                || is_cancelled_by_node()
         };
         deploy::up(&self.node, source, options, &is_cancelled)
     }
 
     /// Cancels all changes that wait.
     pub(crate) fn cancel_changes(&self) {
-        self.cancellations.fetch_add(1, Ordering::Relaxed);
+        self.node.cancel_changes();
     }
 
     /// Removes one chain. Waits until no other request changes it.
@@ -142,27 +142,21 @@ impl Engine {
         Ok(removed)
     }
 
-    /// Returns the status of all running chains.
+    /// Returns the status of all running and waiting chains, by name.
     pub fn list(&self) -> Vec<ChainStatus> {
+        // A chain that changes between the lists is in both, and never in neither.
+        let waiting = self.node.chains.all_waiting();
         let running = self.node.chains.all();
+        let waiting = waiting.iter().filter(|waiting| {
+            let name = &waiting.chain.name;
+            running.iter().all(|running| running.name != *name)
+        });
+        let waiting: Vec<_> = waiting.map(|waiting| waiting.status()).collect();
         let plane = &self.node.parts.plane;
-        let views: Vec<_> = running.iter().map(|running| running.read(plane)).collect();
-        let mut statuses: Vec<_> = running
-            .iter()
-            .zip(&views)
-            .map(|(running, counts)| status::chain_status(running, counts, plane))
-            .collect();
-        let monitor = lock(&self.sla);
-        for (status, view) in statuses.iter_mut().zip(&views) {
-            status.account = monitor.account(&status.chain, status.spi, &view.counts());
-            status.packets_out = status.account.packets_out;
-            let sla_status = monitor.status(&status.chain, status.spi);
-            let has_lost_core = sla_status
-                .as_ref()
-                .is_some_and(|sla_status| !sla_status.lost_cores.is_empty());
-            status.best_effort |= has_lost_core;
-            status.sla = sla_status.map(Box::new);
-        }
+        let read = |running: &Arc<RunningChain>| status::read_one(running, plane, &self.sla);
+        let mut statuses: Vec<_> = running.iter().map(read).collect();
+        statuses.extend(waiting);
+        statuses.sort_by(|one, other| one.chain.cmp(&other.chain));
         statuses
     }
 

@@ -15,20 +15,23 @@ pub(crate) mod devices;
 pub(crate) mod discipline;
 pub(crate) mod entrance;
 mod entry_link;
+pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod port_faults;
+pub(crate) mod port_state;
 pub(crate) mod ports;
 pub(crate) mod quiesce;
 pub(crate) mod reserved;
 pub(crate) mod sandbox;
 pub(crate) mod stages;
+pub(crate) mod waiting;
 mod wire_size;
 pub(crate) mod workers;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use myelin_kernel::{Capacity, Plane};
@@ -58,6 +61,8 @@ pub(crate) struct Node {
     pub(crate) interfaces: ReservedNames,
     /// Idle-state limits that running chains request.
     pub(crate) latencies: CpuLatencies,
+    /// Number of calls of [`Node::cancel_changes`].
+    cancellations: AtomicU64,
     pub(crate) parts: Parts,
     pin_dir: PathBuf,
     /// Resources of a killed agent, from the journal at start.
@@ -120,6 +125,7 @@ impl Node {
             ledger: NodeLedger::default(),
             interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),
+            cancellations: AtomicU64::new(0),
             parts: Parts {
                 plane: Arc::new(plane),
                 ports: Ports::default(),
@@ -139,6 +145,17 @@ impl Node {
             pin_dir,
             orphans: Mutex::new(orphans),
         })
+    }
+
+    /// Cancels all changes that wait.
+    pub(crate) fn cancel_changes(&self) {
+        self.cancellations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns a function that says whether [`Node::cancel_changes`] was called since.
+    pub(crate) fn watch_cancellation(&self) -> impl Fn() -> bool {
+        let before = self.cancellations.load(Ordering::Relaxed);
+        move || self.cancellations.load(Ordering::Relaxed) != before
     }
 
     /// Resources of a killed agent, each as kind and name.

@@ -17,7 +17,9 @@ use myelin_planner::{Hop, Plan};
 use crate::api::{
     ChainState, ChainStatus, HopStatus, PacketAccount, RingStatus, SojournStatus, WorkerStatus,
 };
+use crate::control::sampler::SharedMonitor;
 use crate::node::chains::{ChainCounts, RunningChain};
+use crate::pool::lock;
 
 /// The worst-case delay of an admitted chain.
 fn bound_ns(plan: &Plan) -> Option<u64> {
@@ -30,12 +32,28 @@ pub(crate) fn read(running: &RunningChain, plane: &Plane) -> ChainStatus {
     chain_status(running, &running.read(plane), plane)
 }
 
-/// Builds the status of a chain from `counts`, without the contract and the packet account.
-pub(crate) fn chain_status(
+/// Reads the status of a chain, with the contract and the packet account.
+pub(crate) fn read_one(
     running: &RunningChain,
-    counts: &ChainCounts,
     plane: &Plane,
+    monitor: &SharedMonitor,
 ) -> ChainStatus {
+    let counts = running.read(plane);
+    let mut status = chain_status(running, &counts, plane);
+    let monitor = lock(monitor);
+    status.account = monitor.account(&status.chain, status.spi, &counts.counts());
+    status.packets_out = status.account.packets_out;
+    let sla_status = monitor.status(&status.chain, status.spi);
+    let has_lost_core = sla_status
+        .as_ref()
+        .is_some_and(|sla_status| !sla_status.lost_cores.is_empty());
+    status.best_effort |= has_lost_core;
+    status.sla = sla_status.map(Box::new);
+    status
+}
+
+/// Builds the status of a chain from `counts`, without the contract and the packet account.
+fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> ChainStatus {
     let generation = &counts.generation;
     let mut workers: Vec<_> = generation
         .layout
@@ -52,6 +70,9 @@ pub(crate) fn chain_status(
     let door = counts.figures.door;
     let totals = counts.counts();
     let now_ns = myelin_measure::clock::now_ns();
+    let links = lock(&running.links).clone();
+    let ports = [&running.ports.ingress, &running.ports.egress];
+    let [ingress, egress] = [0, 1].map(|at| links.names.get(at).unwrap_or(ports[at]).clone());
     let sections = counts.sections();
     let (sojourn, sojourn_sections) = match &sections[..] {
         [whole] => (Some(summarize(whole)), Vec::new()),
@@ -65,6 +86,8 @@ pub(crate) fn chain_status(
         generation: generation.number,
         state: if generation.layout.has_failed() {
             ChainState::Failed
+        } else if links.is_waiting {
+            ChainState::Waiting
         } else {
             ChainState::Active
         },
@@ -77,8 +100,9 @@ pub(crate) fn chain_status(
         } else {
             generation.plan.hook.to_string()
         },
-        ingress: running.ports.ingress.clone(),
-        egress: running.ports.egress.clone(),
+        ingress,
+        egress,
+        port_faults: links.faults,
         packets_in: totals.packets_in,
         bytes_in: totals.bytes_in,
         policed: totals.policed,

@@ -17,6 +17,8 @@ use super::{HostInfo, PacketAccount, SlaStatus};
 pub enum ChainState {
     /// The chain processes packets.
     Active,
+    /// An interface of the chain is gone or down. `port_faults` says which one.
+    Waiting,
     /// A worker or a black box ended too often, so the chain's `onFailure` rule applies.
     Failed,
 }
@@ -213,10 +215,14 @@ pub struct ChainStatus {
     pub mapping: String,
     /// The hook at the ingress: `xdp`, `tcx` or `dpdk`.
     pub hook: String,
-    /// Ingress interface.
+    /// Ingress interface, by its present name.
     pub ingress: String,
-    /// Egress interface.
+    /// Egress interface, by its present name.
     pub egress: String,
+    /// Changes of the chain's interfaces since its deployment that affect the chain, each with its
+    /// remedy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_faults: Vec<String>,
     /// Packets classified to the chain at the front door.
     pub packets_in: u64,
     /// Bytes classified to the chain at the front door.

@@ -236,6 +236,7 @@ fn status() -> ChainStatus {
         hook: "xdp".into(),
         ingress: "my0".into(),
         egress: "my1".into(),
+        port_faults: vec!["interface my1 (index 7) is down".into()],
         packets_in: 1,
         bytes_in: 64,
         policed: 0,

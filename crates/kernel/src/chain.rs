@@ -136,6 +136,16 @@ impl ChainEntry {
             ..Self::zeroed()
         }
     }
+
+    /// The entry of a blocked match. No program has this slot, and `on_failure` is `drop`.
+    pub(crate) fn block(line: u32) -> Self {
+        Self {
+            line,
+            slot: u32::MAX,
+            hook: Hook::Tcx.number(),
+            ..Self::zeroed()
+        }
+    }
 }
 
 /// The loaded kernel functions of a chain. Remove the matches and paths of the chain before you

@@ -52,6 +52,9 @@ impl ChainTarget {
     }
 }
 
+/// The path identifier of a [`Block`](crate::Block). No chain has it.
+pub(crate) const BLOCK_SPI: u32 = 0;
+
 /// The matches of one port.
 #[derive(Debug)]
 pub(crate) struct PortMatches {
@@ -105,10 +108,20 @@ impl PortMatches {
         &self.map
     }
 
-    /// Redirects the packets of `rule` to `target`. If the chain already has this match, replaces
-    /// the match's target atomically. Any other match of the same packets with equal specificity is
-    /// a tie. An error leaves the tables unchanged.
+    /// Redirects the packets of `rule` to `target`. If the chain already has this match, or a block
+    /// has it, replaces the match's target atomically. Any other match of the same packets with
+    /// equal specificity is a tie. An error leaves the tables unchanged.
     pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
+        self.replace(rule, target, target.spi)
+    }
+
+    /// Does the same as [`insert`](Self::insert), but replaces the target of the chain `from`.
+    pub(crate) fn replace(
+        &mut self,
+        rule: &Match,
+        target: &Arc<ChainTarget>,
+        from: u32,
+    ) -> Result<(), Error> {
         let key = MatchKey::of(rule);
         let masks = list_masks(rule);
         if masks.is_empty() {
@@ -117,7 +130,7 @@ impl PortMatches {
         for mask in &masks {
             let used = &self.masks[mask.family as usize];
             if let Some((held, to)) = self.entries.get(&(*mask, key))
-                && (held != rule || to.spi != target.spi)
+                && (held != rule || to.spi != from && to.spi != BLOCK_SPI)
             {
                 return Err(self.error(ClassifierError::Tie));
             }
@@ -197,6 +210,21 @@ impl PortMatches {
             removed |= self.remove_under_mask(mask, rule)?;
         }
         Ok(removed)
+    }
+
+    /// Removes `rule` if it has this target.
+    pub(crate) fn remove_from(
+        &mut self,
+        rule: &Match,
+        target: &Arc<ChainTarget>,
+    ) -> Result<(), Error> {
+        for mask in list_masks(rule) {
+            let held = self.entries.get(&(mask, MatchKey::of(rule)));
+            if held.is_some_and(|(_, to)| Arc::ptr_eq(to, target)) {
+                self.remove_under_mask(mask, rule)?;
+            }
+        }
+        Ok(())
     }
 
     fn remove_under_mask(&mut self, mask: Mask, rule: &Match) -> Result<bool, Error> {

@@ -52,6 +52,7 @@
 //! ```
 
 mod attach;
+mod block;
 mod chain;
 mod classifier;
 mod conform;
@@ -90,6 +91,7 @@ pub mod test_run;
 mod tests;
 
 pub use attach::{TrafficDirection, XdpMode};
+pub use block::Block;
 pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
 pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
 pub use counters::{CounterLine, Counters};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use libbpf_rs::MapType;
 use myelin_packet::traffic::Profile;
 
+use crate::block::Block;
 use crate::chain::{ChainConfig, ChainEntry, LoadedChain};
 use crate::classifier::ClassifierTables;
 use crate::counters::Counters;
@@ -156,6 +157,11 @@ impl Plane {
     /// gets no packet before [`Port::redirect_to_relay`].
     pub fn add_relay(&self, spi: u32, near: u32) -> Result<Relay, Error> {
         Relay::new(&self.shared, spi, near)
+    }
+
+    /// Creates a block, which drops no packets before [`Port::block`].
+    pub fn add_block(&self) -> Result<Block, Error> {
+        Block::new(&self.shared)
     }
 
     /// Loads the kernel functions of a chain. The functions get no packet before [`Port::insert`].

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use myelin_packet::{Match, Unparsed};
 
 use crate::attach::{AttachTarget, Attachment, TrafficDirection, XdpMode};
+use crate::block::Block;
 use crate::chain::LoadedChain;
 use crate::classifier::PortMatches;
 use crate::counters::{CounterLine, Counting};
@@ -314,6 +315,17 @@ impl Port {
     /// Redirects the packets of `rule` over an entry link, like [`redirect`](Self::redirect).
     pub fn redirect_to_relay(&self, rule: &Match, relay: &Relay) -> Result<(), Error> {
         lock(&self.matches).insert(rule, relay.target())
+    }
+
+    /// Drops the packets of `rule` from now on, instead of redirecting them to the chain `spi`. A
+    /// later [`redirect`](Self::redirect) replaces the block.
+    pub fn block(&self, rule: &Match, block: &Block, spi: u32) -> Result<(), Error> {
+        lock(&self.matches).replace(rule, block.target(), spi)
+    }
+
+    /// Removes the block of `rule`, unless a chain has replaced the block.
+    pub fn unblock(&self, rule: &Match, block: &Block) -> Result<(), Error> {
+        lock(&self.matches).remove_from(rule, block.target())
     }
 
     /// Removes a match. Returns false if the match does not exist.

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | isolate a network | [`netns`]: namespaces that `ip netns` can use too |
 //! | change links and routes | [`link`], [`address`], [`route`], [`neighbour`], [`netlink`] |
+//! | follow links that change | [`link_events`] |
 //! | turn off offloads and IPv6 | [`ethtool`], [`sysctl`] |
 //! | send raw frames | [`packet_socket`] |
 //! | shape traffic | [`htb`], [`fq`] |
@@ -49,6 +50,7 @@ pub mod fq;
 pub mod htb;
 pub mod journal;
 pub mod link;
+pub mod link_events;
 mod link_losses;
 pub mod machine;
 pub mod mount_namespace;

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use netlink_packet_core::{
-    ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_CREATE, NLM_F_DUMP,
+    DecodeError, ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_CREATE, NLM_F_DUMP,
     NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload, NlasIterator,
 };
@@ -24,7 +24,7 @@ use crate::netns::Netns;
 const MAX_BATCH: usize = 64;
 /// The kernel splits a dump into datagrams of at most 32 KiB (`NLMSG_GOODSIZE` and its upper
 /// limit).
-const RECEIVE_BYTES: usize = 1 << 16;
+pub(crate) const RECEIVE_BYTES: usize = 1 << 16;
 /// The extended acknowledgement starts with the request's header.
 const HEADER_BYTES: usize = 16;
 /// `NLMSGERR_ATTR_MSG`: the kernel's explanation.
@@ -274,25 +274,37 @@ impl Netlink {
             .map_err(|error| Error::os(action, error))?;
         let mut answers = Vec::new();
         let mut rest = self.buffer.as_slice();
-        while !rest.is_empty() {
-            let message =
-                NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|error| {
-                    Error::new(
-                        action,
-                        ErrorKind::Other,
-                        format!("the kernel's answer is malformed: {error}"),
-                    )
-                })?;
-            let length = (message.header.length as usize)
-                .next_multiple_of(4)
-                .max(HEADER_BYTES);
+        while let Some(message) = take_message(&mut rest) {
+            let message = message.map_err(|error| {
+                Error::new(
+                    action,
+                    ErrorKind::Other,
+                    format!("the kernel's answer is malformed: {error}"),
+                )
+            })?;
             if message.header.sequence_number == sequence {
                 answers.push((message.payload, message.header.flags));
             }
-            rest = rest.get(length..).unwrap_or_default();
         }
         Ok(answers)
     }
+}
+
+/// Takes the first message from the rest of a datagram. Returns `None` at the end.
+pub(crate) fn take_message(
+    rest: &mut &[u8],
+) -> Option<std::result::Result<NetlinkMessage<RouteNetlinkMessage>, DecodeError>> {
+    if rest.is_empty() {
+        return None;
+    }
+    let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest);
+    if let Ok(message) = &message {
+        let length = (message.header.length as usize)
+            .next_multiple_of(4)
+            .max(HEADER_BYTES);
+        *rest = rest.get(length..).unwrap_or_default();
+    }
+    Some(message)
 }
 
 /// Makes an error. If the answer contains the kernel's explanation (`NETLINK_EXT_ACK`), the

@@ -80,8 +80,10 @@ impl ChainGraph {
     /// packets.
     pub fn running(status: &ChainStatus) -> Self {
         let mut graph = from_plan::build_graph(&status.plan);
-        if status.state == ChainState::Failed {
-            graph.heading.push_str(", failed");
+        match status.state {
+            ChainState::Active => {}
+            ChainState::Waiting => graph.heading.push_str(", waiting"),
+            ChainState::Failed => graph.heading.push_str(", failed"),
         }
         graph.name_hosts(status);
         let mut hops = status.hops.iter();

@@ -40,13 +40,21 @@ pub fn overview(chains: &[ChainStatus], width: u16) -> String {
             format_places(dropped.iter().chain(lost))
         }),
     ];
-    listing(&columns, chains, width)
+    let mut out = listing(&columns, chains, width);
+    for status in chains {
+        for fault in &status.port_faults {
+            let line = format!("{}: {fault}", status.chain);
+            let _ = write!(out, "\n{}", wrap(&line, 2, width));
+        }
+    }
+    out
 }
 
 /// Says whether a chain keeps its contract, or why the chain has no contract.
 fn format_contract(status: &ChainStatus) -> String {
     match status.state {
         ChainState::Failed => "failed".to_owned(),
+        ChainState::Waiting => "waiting".to_owned(),
         ChainState::Active if status.best_effort => "best effort".to_owned(),
         ChainState::Active if status.sla.is_none() => "not judged yet".to_owned(),
         ChainState::Active => sla::verdict(status),
@@ -138,6 +146,9 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         );
     }
     add_field(&mut out, "packets", &format_account(&status.account), width);
+    for fault in &status.port_faults {
+        add_field(&mut out, "interface", fault, width);
+    }
     let judged = status.sla.iter();
     for core in judged.flat_map(|judged| &judged.lost_cores) {
         let text = format!("core {core} is unavailable: no promise until the core is back");

@@ -101,6 +101,9 @@ pub(crate) fn plan(
     let mut plans = FilePlans::default();
     let mut file = FilePlanner::default();
     for chain in chains {
+        if let Some(waiting) = node.chains.get_waiting(&chain.name) {
+            revision::check_owner(&waiting.chain, &chain)?;
+        }
         let running = node.chains.get(&chain.name);
         if let Some(running) = &running {
             let previous = running.generation();

@@ -1,4 +1,5 @@
-//! The running chains of this node, and the reserved names of chains that requests change.
+//! The running and the waiting chains of this node, and the reserved names of chains that requests
+//! change.
 //!
 //! A request reserves a chain's name before it changes the chain, and releases the name after the
 //! work. The list is locked only for lookups, so readers never wait for the work.
@@ -18,8 +19,10 @@ use crate::api::{ApiError, ChainSource, HostInfo};
 use crate::node::circuit::CircuitLease;
 use crate::node::entrance::Entrance;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
+use crate::node::port_state::ChainLinks;
 use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::reserved::ReservedNames;
+use crate::node::waiting::WaitingChain;
 use crate::pool::{lock, wait_until_unique};
 
 /// The ports of a chain, and the end hosts behind the ports.
@@ -120,6 +123,8 @@ pub(crate) struct RunningChain {
     pub(crate) spi: u32,
     pub(crate) ports: ChainPorts,
     pub(crate) started: Instant,
+    /// The last judgement on the chain's interfaces.
+    pub(crate) links: Mutex<ChainLinks>,
     generations: Mutex<Generations>,
 }
 
@@ -149,6 +154,7 @@ impl RunningChain {
             spi,
             ports,
             started: Instant::now(),
+            links: Mutex::default(),
             generations: Mutex::new(Generations {
                 current: Arc::new(generation),
                 previous: None,
@@ -385,6 +391,8 @@ pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
 #[derive(Default)]
 pub(crate) struct Chains {
     running: Mutex<BTreeMap<String, Arc<RunningChain>>>,
+    /// Chains that the agent took down until their interfaces are back.
+    waiting: Mutex<BTreeMap<String, Arc<WaitingChain>>>,
     /// Names of chains that requests change.
     pub(crate) reserved: ReservedNames,
 }
@@ -401,9 +409,12 @@ impl Chains {
     /// No running chain has that name.
     pub(crate) fn expect(&self, name: &str) -> Result<Arc<RunningChain>, ApiError> {
         self.get(name).ok_or_else(|| {
-            ApiError::failed(format!(
-                "no chain `{name}` runs; `myelin ps` lists the running chains"
-            ))
+            ApiError::failed(match self.get_waiting(name) {
+                Some(_) => format!(
+                    "chain `{name}` waits for its interfaces; `myelin ps` names the interface and the remedy"
+                ),
+                None => format!("no chain `{name}` runs; `myelin ps` lists the running chains"),
+            })
         })
     }
 
@@ -428,10 +439,11 @@ impl Chains {
         lock(&self.running).values().cloned().collect()
     }
 
-    /// Names of running chains and of chains that requests change.
+    /// Names of running and waiting chains, and of chains that requests change.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let mut names = self.reserved.names();
         names.extend(lock(&self.running).keys().cloned());
+        names.extend(lock(&self.waiting).keys().cloned());
         names
     }
 
@@ -441,6 +453,27 @@ impl Chains {
         lock(&self.running).insert(name, running);
     }
 
+    /// The waiting chain with that name.
+    pub(crate) fn get_waiting(&self, name: &str) -> Option<Arc<WaitingChain>> {
+        lock(&self.waiting).get(name).cloned()
+    }
+
+    /// All waiting chains, by name.
+    pub(crate) fn all_waiting(&self) -> Vec<Arc<WaitingChain>> {
+        lock(&self.waiting).values().cloned().collect()
+    }
+
+    /// Adds a waiting chain. The caller has reserved its name.
+    pub(crate) fn insert_waiting(&self, waiting: WaitingChain) {
+        let name = waiting.chain.name.clone();
+        lock(&self.waiting).insert(name, Arc::new(waiting));
+    }
+
+    /// Removes a waiting chain. The caller has reserved its name.
+    pub(crate) fn remove_waiting(&self, name: &str) -> Option<Arc<WaitingChain>> {
+        lock(&self.waiting).remove(name)
+    }
+
     /// Removes a chain. The caller has reserved its name.
     pub(crate) fn remove(&self, name: &str) -> Option<Arc<RunningChain>> {
         lock(&self.running).remove(name)
@@ -448,47 +481,4 @@ impl Chains {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drops_of_an_earlier_discipline_are_subtracted_from_packets_out() {
-        let mut past = EarlierCounts {
-            counts: Counts {
-                packets_in: 103,
-                packets_out: 100,
-                ..Counts::default()
-            },
-            ..EarlierCounts::default()
-        };
-        past.add_discipline(ShaperStats {
-            full: 20,
-            late: 3,
-            waiting: 5,
-            ..ShaperStats::default()
-        });
-        assert_eq!((past.counts.packets_out, past.shaper.drops()), (80, 23));
-        // The SLA monitor's account must be balanced.
-        past.counts.shaper = past.shaper.drops();
-        assert_eq!(past.counts.missing(0), 0);
-    }
-
-    #[test]
-    fn only_packets_counted_before_the_discipline_are_subtracted() {
-        let fq_stats = ShaperStats {
-            delayed: 30,
-            late: 20,
-            big: 4,
-            ..ShaperStats::default()
-        };
-        assert_eq!(departed_packets(76, &fq_stats), 76);
-        let htb_stats = ShaperStats {
-            full: 20,
-            waiting: 4,
-            ..ShaperStats::default()
-        };
-        assert_eq!(departed_packets(100, &htb_stats), 76);
-        // The program's counter may be older than the counters of the discipline.
-        assert_eq!(departed_packets(10, &htb_stats), 0);
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Ports: interfaces with a front door, shared by all chains that enter or leave there.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_emulator::Host;
 use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
@@ -50,6 +51,10 @@ pub(crate) struct Port {
     losses_before: u64,
     /// Whether the interface is no network card.
     pub(crate) is_virtual: bool,
+    /// Whether the interface had a carrier when it became a port.
+    pub(crate) had_carrier: bool,
+    /// Whether the kernel has reported the removal of the interface. Its index may be in use again.
+    was_removed: AtomicBool,
     /// Set if Myelin made the interface promiscuous.
     _promiscuous: Option<ResourceGuard>,
     /// The link whose far end is this port.
@@ -125,6 +130,8 @@ impl Port {
                 .and_then(|mut netlink| netlink.transmit_losses(link.index))
                 .map_err(ApiError::failed)?,
             is_virtual: !link.kind.is_empty(),
+            had_carrier: link.carrier,
+            was_removed: AtomicBool::new(false),
             _promiscuous: promiscuous,
             entry_link,
             sender: None,
@@ -137,6 +144,16 @@ impl Port {
     pub(crate) fn read_losses(&self, netlink: &mut Netlink) -> myelin_linux::Result<u64> {
         let losses = netlink.transmit_losses(self.ifindex)?;
         Ok(losses.saturating_sub(self.losses_before))
+    }
+
+    /// Records that the kernel has reported the removal of the interface.
+    pub(crate) fn mark_removed(&self) {
+        self.was_removed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the interface was removed.
+    pub(crate) fn was_removed(&self) -> bool {
+        self.was_removed.load(Ordering::Relaxed)
     }
 
     /// The entry link whose far end is this port.

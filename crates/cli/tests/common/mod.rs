@@ -140,19 +140,20 @@ impl Myelin {
     /// Records the links that the journal names. The agent removes the journal with the links.
     fn record_links(&self) {
         let journal = std::fs::read_to_string(self.run_dir().join("journal")).unwrap_or_default();
-        for record in journal
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-        {
-            let record: serde_json::Value = record;
-            if record["intended"]["kind"] == "link" {
-                let name = record["intended"]["name"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
+        for line in journal.lines() {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+            if let Some(name) = link_name(&record["intended"]) {
                 self.links.borrow_mut().insert(name);
             }
         }
+    }
+
+    /// Lists the links that the journal names and that exist.
+    pub(crate) fn list_journaled_links(&self) -> Vec<String> {
+        self.record_links();
+        let links = self.links.borrow();
+        let exists = |link: &&String| Path::new("/sys/class/net").join(link).exists();
+        links.iter().filter(exists).cloned().collect()
     }
 
     /// Lists the kinds of all objects in the journal, except the eBPF file system, which belongs to
@@ -401,6 +402,13 @@ impl Drop for Myelin {
             let _ = Command::new("umount").arg("-l").arg(mount).status();
         }
     }
+}
+
+/// The name of a link in the journal; `None` for another kind of object.
+fn link_name(resource: &serde_json::Value) -> Option<String> {
+    let name = resource["name"].as_str();
+    name.filter(|_| resource["kind"] == "link")
+        .map(str::to_owned)
 }
 
 fn read_mounts() -> String {

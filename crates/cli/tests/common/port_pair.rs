@@ -6,6 +6,9 @@ use myelin_linux::netns::Netns;
 
 use super::sh;
 
+/// Ethernet address of the server.
+const SERVER_MAC: &str = "02:00:00:77:00:02";
+
 /// Two interfaces for a chain with `spec.ports`, and an end host behind each, with the kernel's
 /// default offloads. Dropping the pair removes the hosts.
 pub(crate) struct PortPair {
@@ -35,12 +38,11 @@ impl PortPair {
         sh(&format!(
             "ip netns add {client}; ip netns add {server}
              ip link add {one} type veth peer name eth0 netns {client}
-             ip link add {two} type veth peer name eth0 netns {server}
+             ip link add {two} type veth peer name eth0 address {SERVER_MAC} netns {server}
              ip link set {one} up; ip link set {two} up
              ip -n {client} addr add 10.77.0.1/24 dev eth0; ip -n {client} link set eth0 up
              ip -n {server} addr add 10.77.0.2/24 dev eth0; ip -n {server} link set eth0 up
-             mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
-             ip -n {client} neigh add 10.77.0.2 lladdr $mac dev eth0
+             ip -n {client} neigh add 10.77.0.2 lladdr {SERVER_MAC} dev eth0
              mac=$(ip netns exec {client} cat /sys/class/net/eth0/address)
              ip -n {server} neigh add 10.77.0.1 lladdr $mac dev eth0",
             one = pair.ingress,
@@ -78,6 +80,39 @@ impl PortPair {
             });
             *port = upper;
         }
+    }
+
+    /// Deletes the ingress interface, which also deletes the client's interface.
+    pub(crate) fn delete_ingress(&self) {
+        sh(&format!("ip link del {}", self.ingress));
+    }
+
+    /// Makes the ingress interface and the client's interface again. Both are new links.
+    pub(crate) fn make_ingress(&self) {
+        self.make_ingress_with("");
+    }
+
+    /// Makes the ingress interface again with these properties (arguments of `ip link add`).
+    pub(crate) fn make_ingress_with(&self, properties: &str) {
+        let client = format!("myelin-tp{}c", self.tag);
+        sh(&format!(
+            "ip link add {one} {properties} type veth peer name eth0 netns {client}
+             ip -n {client} addr add 10.77.0.1/24 dev eth0; ip -n {client} link set eth0 up
+             ip -n {client} neigh add 10.77.0.2 lladdr {SERVER_MAC} dev eth0
+             ip link set {one} up",
+            one = self.ingress
+        ));
+    }
+
+    /// Makes the egress interface and the server's interface again. Both are new links.
+    pub(crate) fn make_egress(&self) {
+        let server = format!("myelin-tp{}s", self.tag);
+        sh(&format!(
+            "ip link add {two} type veth peer name eth0 address {SERVER_MAC} netns {server}
+             ip -n {server} addr add 10.77.0.2/24 dev eth0; ip -n {server} link set eth0 up
+             ip link set {two} up",
+            two = self.egress
+        ));
     }
 
     /// Moves the interfaces into a new namespace between the hosts. Returns the namespace's name.

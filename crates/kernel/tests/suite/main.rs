@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod block;
 mod chain;
 mod classify;
 mod conform;

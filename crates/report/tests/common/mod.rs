@@ -67,6 +67,7 @@ pub(crate) fn status(plan: &Plan, account: PacketAccount) -> ChainStatus {
         hook: plan.hook.to_string(),
         ingress: "my0".to_owned(),
         egress: "my1".to_owned(),
+        port_faults: Vec::new(),
         packets_in: account.packets_in,
         bytes_in: 0,
         policed: account.policed,
