@@ -38,8 +38,9 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 /// The HTTP client's own limit, seconds. It is interrupted at the end of the window.
 const HTTP_CLIENT_LIMIT: &str = "20s";
-/// Attempts of a client that was interrupted before it ran.
-const ATTEMPTS: u32 = 4;
+/// Attempts until a request is answered, each with twice the window of the last one. A busy machine
+/// starts a client late, and a slow path answers late.
+const ATTEMPTS: u32 = 5;
 const POLL: Duration = Duration::from_millis(2);
 
 /// What clients ask for.
@@ -200,7 +201,7 @@ pub(crate) fn load(
         bytes.clamp(TRANSFERS.0, TRANSFERS.1).round()
     ));
     let run = Client::start(command)?;
-    let output = run.finish(CLIENT_LIMIT, session)?.0;
+    let (output, _) = run.finish(CLIENT_LIMIT, session)?;
     let rate = parse_iperf(&output).map_err(|reason| load_error("iperf3", &reason))?;
     Ok(Load {
         rate,
@@ -208,7 +209,8 @@ pub(crate) fn load(
     })
 }
 
-/// Requests files, one after another on each connection, until the end of the window.
+/// Requests files, one after another on each connection, until the end of the window. The window
+/// doubles until a request is answered.
 fn request_files(
     workload: Workload,
     client: &Netns,
@@ -221,7 +223,8 @@ fn request_files(
         Workload::LargeFiles => "large",
         _ => "small",
     };
-    for attempt in 1..=ATTEMPTS {
+    let mut last = (String::new(), String::new());
+    for attempt in 0..ATTEMPTS {
         let mut command = process::command_in(client, &wrk)?;
         command.args(["--threads=1", "--latency", "--duration", HTTP_CLIENT_LIMIT]);
         command.arg(format!("--connections={CONNECTIONS}"));
@@ -230,17 +233,17 @@ fn request_files(
         }
         command.arg(format!("http://{server}:{HTTP_PORT}/{file}"));
         let run = Client::start(command)?;
-        pause(window * attempt, session)?;
+        pause(window * 2_u32.pow(attempt), session)?;
         run.interrupt();
-        let (output, is_interrupted) = run.finish(CLIENT_LIMIT, session)?;
-        match parse_wrk(&output) {
-            Ok(load) => return Ok(load),
-            // The signal came before its handler: a busy machine starts programs late.
-            Err(_) if is_interrupted && attempt < ATTEMPTS => {}
-            Err(reason) => return Err(load_error("wrk", &reason)),
+        last = run.finish(CLIENT_LIMIT, session)?;
+        let load = parse_wrk(&last.0).map_err(|reason| load_error("wrk", &reason))?;
+        if let Some(load) = load {
+            return Ok(load);
         }
     }
-    Err(load_error("wrk", "it did not start in time"))
+    let (output, messages) = last;
+    let reason = format!("no request was answered: {output}{messages}");
+    Err(load_error("wrk", &reason))
 }
 
 fn load_error(program: &str, reason: &str) -> Error {
@@ -270,14 +273,14 @@ impl Client {
         );
     }
 
-    /// Waits for its end. Returns its output, and whether a signal ended it.
-    fn finish(mut self, limit: Duration, session: Session<'_>) -> Result<(String, bool), Error> {
+    /// Waits for its end. Returns its output and its messages.
+    fn finish(mut self, limit: Duration, session: Session<'_>) -> Result<(String, String), Error> {
         let start = Instant::now();
-        let status = loop {
+        loop {
             let ended = self.child.process.try_wait();
             let ended = ended.map_err(|cause| Error::system("wait for a client", cause))?;
-            if let Some(status) = ended {
-                break status;
+            if ended.is_some() {
+                break;
             }
             session.check()?;
             if start.elapsed() > limit {
@@ -285,10 +288,10 @@ impl Client {
                 return Err(load_error("a client", &reason));
             }
             std::thread::sleep(POLL);
-        };
+        }
         let output =
             read_all(&self.output).map_err(|cause| Error::system("read a client", cause))?;
-        Ok((output, status.code().is_none()))
+        Ok((output, self.child.last_messages()))
     }
 }
 
@@ -314,8 +317,8 @@ fn parse_iperf(output: &str) -> Result<f64, String> {
         .ok_or_else(|| "its output has no rate".to_owned())
 }
 
-/// The figures in the output of `wrk --latency`.
-fn parse_wrk(output: &str) -> Result<Load, String> {
+/// The figures in the output of `wrk --latency`; `None` if no request was answered.
+fn parse_wrk(output: &str) -> Result<Option<Load>, String> {
     let value = |label: &str| {
         let line = output
             .lines()
@@ -326,10 +329,10 @@ fn parse_wrk(output: &str) -> Result<Load, String> {
         return Err(format!("the server refused {refused} requests"));
     }
     let rate = value("Requests/sec:").and_then(|rate| rate.parse().ok());
-    match (rate, value("99%").and_then(parse_us)) {
-        (Some(rate), Some(p99_us)) if rate > 0.0 => Ok(Load { rate, p99_us }),
-        _ => Err(format!("its output has no figures: {output}")),
-    }
+    Ok(match (rate, value("99%").and_then(parse_us)) {
+        (Some(rate), Some(p99_us)) if rate > 0.0 => Some(Load { rate, p99_us }),
+        _ => None,
+    })
 }
 
 /// A time of wrk, such as `433.00us`.
@@ -353,12 +356,13 @@ mod tests {
     fn figures_of_clients_are_found() {
         let output = "  Latency Distribution\n     50%  253.00us\n     99%    6.25ms\n\
                       Requests/sec: 102951.72\nTransfer/sec:     23.66MB\n";
-        let load = parse_wrk(output).unwrap();
+        let load = parse_wrk(output).unwrap().unwrap();
         assert_eq!((load.rate, load.p99_us), (102_951.72, 6250.0));
         let refused = format!("{output}  Non-2xx or 3xx responses: 7\n");
         assert!(parse_wrk(&refused).unwrap_err().contains("refused 7"));
         let unanswered = output.replace("102951.72", "0.00");
-        assert!(parse_wrk(&unanswered).is_err() && parse_wrk("").is_err());
+        assert_eq!(parse_wrk(&unanswered), Ok(None));
+        assert_eq!(parse_wrk(""), Ok(None));
         assert_eq!(parse_us("1.50s"), Some(1.5e6));
         assert_eq!(parse_us("3m"), None);
 
