@@ -241,10 +241,9 @@ fn request_files(
             return Ok(load);
         }
     }
-    Err(load_error(
-        "wrk",
-        &format!("no request was answered: {output}"),
-    ))
+    let (output, messages) = last;
+    let reason = format!("no request was answered: {output}{messages}");
+    Err(load_error("wrk", &reason))
 }
 
 fn load_error(program: &str, reason: &str) -> Error {
