@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use myelin_packet::checksum;
+use myelin_packet::link_scope::stays_on_link;
 use myelin_packet::lpm::LpmError;
 use myelin_packet::routes::RouteTables;
 use myelin_spec::RouterConfig;
@@ -18,7 +19,8 @@ const BURST: u64 = 10;
 ///
 /// The router drops a packet without a route, and a packet whose time to live expires. It sends an
 /// ICMP message to the sender of an expired packet (RFC 1812, section 5.3.1; RFC 8200, section 3),
-/// unless the configuration has no address of the packet's family.
+/// unless the configuration has no address of the packet's family. IPv6 packets that stay on their
+/// link, such as neighbour discovery, pass unchanged.
 #[derive(Debug)]
 pub struct Router {
     tables: RouteTables,
@@ -63,6 +65,9 @@ impl Function for Router {
         let Some((ethernet, ip)) = packet.bytes_mut().split_at_mut_checked(l3) else {
             return Verdict::Drop;
         };
+        if is_v6 && stays_on_link(ip) {
+            return Verdict::Forward;
+        }
         let Some(IpFields {
             destination,
             time_to_live,

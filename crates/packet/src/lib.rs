@@ -23,6 +23,7 @@ pub mod flow_key;
 pub mod flow_marks;
 pub mod flow_record;
 pub mod hop_counters;
+pub mod link_scope;
 pub mod lpm;
 pub mod mac;
 pub mod maglev;

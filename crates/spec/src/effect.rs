@@ -1,6 +1,7 @@
 //! The effect of a function on its chain's traffic, as data, so that planner, agent and reports
 //! need no code for each kind.
 
+use myelin_packet::FiveTuple;
 use serde::{Deserialize, Serialize};
 
 /// Shares of packets are stored in millionths.
@@ -25,6 +26,8 @@ pub struct Effect {
     pub busy: Cost,
     /// A warning for the user, to print after the function's name.
     pub caution: Option<String>,
+    /// Packets that the function drops and that hosts need, each with such a warning.
+    pub needed_drops: Vec<(FiveTuple, String)>,
 }
 
 /// A cost with a part for each packet and a part for each byte.

@@ -5,8 +5,10 @@
  * TTL (hop limit) and writes the next hop's Ethernet address.
  *
  * Drops a packet without a route or with an expired TTL, and sends no ICMP message to the sender.
+ * IPv6 packets that stay on their link pass unchanged.
  */
 #include <linux/if_ether.h>
+#include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
@@ -192,6 +194,24 @@ static __always_inline void decrement_hop_limit(hook_ctx *ctx, struct ipv6hdr *i
 	ip->hop_limit--;
 }
 
+#define HOP_LIMIT_OF_LINK 255
+
+/* Same rule as myelin_packet::link_scope. */
+static __always_inline bool stays_on_link(const struct ipv6hdr *ip, const void *data_end)
+{
+	const __u8 *source = ip->saddr.in6_u.u6_addr8, *destination = ip->daddr.in6_u.u6_addr8;
+	const __u8 *type = (const void *)(ip + 1);
+
+	if ((source[0] == 0xfe && (source[1] & 0xc0) == 0x80) ||
+	    (destination[0] == 0xfe && (destination[1] & 0xc0) == 0x80))
+		return true;
+	if (destination[0] == 0xff && ((destination[1] & 0xf) == 1 || (destination[1] & 0xf) == 2))
+		return true;
+	/* Neighbour discovery. */
+	return ip->nexthdr == IPPROTO_ICMPV6 && ip->hop_limit == HOP_LIMIT_OF_LINK &&
+	       (const void *)(type + 1) <= data_end && *type >= 133 && *type <= 137;
+}
+
 static __always_inline bool route_packet(hook_ctx *ctx)
 {
 	const void *data_end = (void *)(long)ctx->data_end;
@@ -209,6 +229,8 @@ static __always_inline bool route_packet(hook_ctx *ctx)
 
 		if ((const void *)(ip + 1) > data_end)
 			return false;
+		if (stays_on_link(ip, data_end))
+			return true;
 		number = look_up6(&ip->daddr);
 		if (!number || ip->hop_limit <= 1)
 			return false;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use myelin_packet::fixtures::{self, build};
+use myelin_packet::link_scope::stays_on_link;
 use myelin_packet::routes::Route;
 use myelin_packet::{Headers, MacAddr, Prefix, checksum, parse};
 use myelin_spec::{FunctionConfig, RouterConfig};
@@ -61,6 +62,9 @@ fn with_time_to_live(mut frame: Vec<u8>, time_to_live: u8) -> Vec<u8> {
 /// Returns the routed frame, for a frame with a valid header checksum.
 fn reference(routes: &[Route], frame: &[u8]) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
+    if headers.flags.is_ipv6() && stays_on_link(&frame[usize::from(headers.l3)..]) {
+        return Some(frame.to_vec());
+    }
     let destination = headers.try_five_tuple(frame)?.destination;
     let route = routes
         .iter()
@@ -115,6 +119,29 @@ fn every_fixture_matches_the_reference() {
             }
         }
     });
+}
+
+#[test]
+fn packets_of_the_link_pass_unchanged() {
+    let chains = Spaces::all().load(&[router(&default_routes())]);
+    let (client, server) = (build::client_v6().ip(), build::server_v6().ip());
+    let link_local: IpAddr = "fe80::1".parse().unwrap();
+    let group: IpAddr = "ff02::1:ff00:2".parse().unwrap();
+    let message = |from, to, kind: u8, hop_limit: u8| {
+        let frame = build::echo_request(from, to, b"message");
+        with_time_to_live(build::with_byte(frame, 54, kind), hop_limit)
+    };
+    for (frame, is_routed) in [
+        (message(client, group, 135, 255), false),
+        (message(client, server, 136, 255), false),
+        (message(link_local, server, 128, 64), false),
+        (message(client, link_local, 128, 1), false),
+        (message(client, server, 136, 254), true),
+        (message(client, server, 128, 255), true),
+    ] {
+        let out = chains.run(&frame, 1).unwrap();
+        assert_eq!(out != frame, is_routed);
+    }
 }
 
 #[test]

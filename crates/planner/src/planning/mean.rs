@@ -1,5 +1,6 @@
 //! Compares the predicted mean cost of a plan with the contract.
 
+use myelin_packet::FiveTuple;
 use myelin_spec::units::DURATION;
 use myelin_spec::{Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
 
@@ -85,9 +86,14 @@ fn warn_bypassed_guards(chain: &ServiceChain) -> Option<String> {
 
 /// Returns warnings about the configurations of functions.
 fn configuration_warnings(chain: &ServiceChain) -> impl Iterator<Item = String> {
-    chain.functions.iter().filter_map(|function| {
-        let caution = function.config.effect().caution?;
-        Some(format!("`{}` {caution}", function.name))
+    chain.functions.iter().flat_map(|function| {
+        let effect = function.config.effect();
+        let enters = |(packet, _): &(FiveTuple, String)| chain.matches.matches(packet);
+        let needed = effect.needed_drops.into_iter().filter(enters);
+        let needed = needed.map(|(_, warning)| warning);
+        let warnings = effect.caution.into_iter().chain(needed);
+        let named = warnings.map(|warning| format!("`{}` {warning}", function.name));
+        named.collect::<Vec<_>>()
     })
 }
 

@@ -1,6 +1,8 @@
 //! `firewall`.
 
-use myelin_packet::rules::{Action, MAX_RULES, Rule};
+use myelin_packet::FiveTuple;
+use myelin_packet::five_tuple::{ICMPV6, UDP};
+use myelin_packet::rules::{Action, MAX_RULES, Rule, first_match};
 
 use super::prelude::*;
 use crate::keys::list_file::ListOrFile;
@@ -63,7 +65,51 @@ keys! {
     }
 }
 
+/// Packets that hosts need to reach each other at all: what they are for, source and destination,
+/// protocol, source and destination port, and the rule that lets them pass.
+const NEEDED: [(&str, [&str; 2], u8, Option<(u16, u16)>, &str); 2] = [
+    (
+        "neighbour discovery of IPv6",
+        ["fe80::1", "ff02::1:ff00:2"],
+        ICMPV6,
+        None,
+        "{ action: allow, protocol: icmpv6 }",
+    ),
+    (
+        "DHCP",
+        ["0.0.0.0", "255.255.255.255"],
+        UDP,
+        Some((68, 67)),
+        "{ action: allow, protocol: udp, destinationPort: 67-68 }",
+    ),
+];
+
 impl FirewallConfig {
+    /// The packets that hosts need and that `default: deny` drops, each with a warning.
+    fn needed_drops(&self) -> Vec<(FiveTuple, String)> {
+        if self.default == Action::Allow {
+            return Vec::new();
+        }
+        let needed = NEEDED
+            .iter()
+            .filter_map(|(purpose, ends, protocol, ports, rule)| {
+                let [source, destination] = ends.map(|address| address.parse().ok());
+                let packet = FiveTuple {
+                    source: source?,
+                    destination: destination?,
+                    protocol: *protocol,
+                    source_port: ports.map(|(source, _)| source),
+                    destination_port: ports.map(|(_, destination)| destination),
+                };
+                let warning =
+                    format!("drops {purpose} by `default: deny`; this rule lets it pass: {rule}");
+                first_match(&self.rules, &packet)
+                    .is_none()
+                    .then_some((packet, warning))
+            });
+        needed.collect()
+    }
+
     /// Whether the function drops all fragments: its policy says so, and a rule names a port.
     pub fn drops_fragments(&self) -> bool {
         self.fragments == FragmentPolicy::Drop && self.rules.iter().any(Rule::names_ports)
@@ -84,6 +130,13 @@ pub static FIREWALL: Kind = Kind {
     description: "Allows or denies packets by prefix, protocol and port. Its cost hardly depends on the \
                   number of rules.",
     example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
+    effect: |config| match config {
+        FunctionConfig::Firewall(config) => Effect {
+            needed_drops: config.needed_drops(),
+            ..Effect::default()
+        },
+        _ => Effect::default(),
+    },
     read: |fields| FunctionConfig::Firewall(FirewallConfig::from_fields(fields)),
     ..Kind::BASE
 };
@@ -118,6 +171,25 @@ fn read_rule(field: &Field<'_>) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn default_deny_names_the_needed_packets_that_no_rule_lets_pass() {
+        let mut config = FirewallConfig {
+            rules: vec![Rule {
+                protocol: Some(ICMPV6),
+                destination: Some("fd00::/64".parse().unwrap()),
+                ..Rule::any(Action::Allow)
+            }],
+            default: Action::Deny,
+            fragments: FragmentPolicy::Drop,
+        };
+        let purposes = |config: &FirewallConfig| config.needed_drops().len();
+        assert_eq!(purposes(&config), 2);
+        config.rules[0].destination = None;
+        assert_eq!(purposes(&config), 1);
+        config.default = Action::Allow;
+        assert_eq!(purposes(&config), 0);
+    }
 
     #[test]
     fn fragments_are_dropped_only_if_a_rule_names_a_port() {

@@ -64,7 +64,8 @@ pub static ROUTER: Kind = Kind {
     config: RouterConfig::KEYS,
     description: "Forwards packets to the next hop of the longest matching prefix. Decrements the time to \
                   live (hop limit). Drops packets without a route, and packets with an expired time to \
-                  live. Only a router in user space reports the expiry to the sender.",
+                  live. Only a router in user space reports the expiry to the sender. IPv6 packets that \
+                  stay on their link, such as neighbour discovery, pass unchanged.",
     example: "{ name: core, kind: router, config: { routes: [ { prefix: 0.0.0.0/0, mac: \"02:00:00:00:00:01\" } ] } }",
     read: |fields| FunctionConfig::Router(RouterConfig::from_fields(fields)),
     effect: |_| Effect {
