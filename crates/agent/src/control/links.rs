@@ -182,7 +182,7 @@ fn view_port(
             index: port.ifindex,
             name: port.name.clone(),
             is_up: true,
-            has_carrier: port.had_carrier,
+            has_carrier: port.record_carrier(now.as_ref().is_some_and(|link| link.has_carrier)),
             mtu: port.mtu,
             queues: port.queues,
         },
