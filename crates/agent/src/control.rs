@@ -5,6 +5,7 @@
 //! for a loop.
 
 pub(crate) mod binding;
+mod link_reader;
 pub(crate) mod links;
 pub(crate) mod reading;
 pub(crate) mod sampler;

@@ -229,6 +229,10 @@ pub(crate) fn down_all(node: &Node) {
     for running in node.chains.all() {
         take_down(node, running);
     }
+    for waiting in node.chains.all_waiting() {
+        drop(node.chains.remove_waiting(&waiting.chain.name));
+        drop(wait_until_unique(waiting));
+    }
 }
 
 /// Removes a chain from its front door, and frees everything that no other chain uses. The caller

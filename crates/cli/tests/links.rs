@@ -387,6 +387,34 @@ fn a_deleted_entry_link_is_made_again() {
 }
 
 #[test]
+fn a_deleted_link_of_an_end_host_is_reported() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(KERNEL);
+    let file = file.to_str().unwrap();
+    myelin.run_ok(&["up", file]);
+    let status = myelin.read_status("k");
+    sh(&format!(
+        "ip link del {}",
+        status["egress"].as_str().unwrap()
+    ));
+    wait_for_fault(
+        &myelin,
+        "k",
+        "waiting",
+        "with `myelin down` and `myelin up`",
+    );
+    myelin.run_ok(&["down", &myelin.chain_name("k")]);
+    myelin.run_ok(&["up", file]);
+    wait_until_active(&myelin, "k");
+    assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
 fn down_removes_a_chain_whose_interface_is_gone() {
     if skip_unless_root() {
         return;

@@ -8,18 +8,17 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use myelin_linux::link::Link;
 use myelin_linux::link_events::LinkEvents;
-use myelin_linux::netlink::Netlink;
 use myelin_policy::sla::LossPlace;
 use myelin_spec::Hook;
 
+use crate::control::link_reader::LinkReader;
 use crate::control::sampler::SharedMonitor;
 use crate::deploy;
 use crate::node::Node;
 use crate::node::chains::{Generation, RunningChain};
 use crate::node::port_state::{self, ChainLinks, LinkState, PortView};
-use crate::node::ports::{Port, read_receive_queues};
+use crate::node::ports::Port;
 use crate::node::waiting::{NamedLinks, WaitingChain};
 use crate::pool::lock;
 use crate::status;
@@ -27,7 +26,7 @@ use crate::status;
 /// Longest wait for an event. No event reports a changed number of queues.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in which the thread collects the events of one change.
-const BURST: Duration = Duration::from_millis(20);
+const BURST: Duration = Duration::from_millis(50);
 /// Time to the next judgement without events, in case that the kernel reports a change late.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum age of a deployment that the agent replaces, so that a link that changes all the time
@@ -64,7 +63,7 @@ pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
 
 fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()> {
     let mut events = LinkEvents::open()?;
-    let mut netlink = Netlink::open()?;
+    let mut links = LinkReader::open()?;
     let (mut judged_at, mut is_pending) = (Instant::now(), false);
     loop {
         let mut changes = events.wait(CHECK_INTERVAL)?;
@@ -80,7 +79,7 @@ fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()
             continue;
         }
         judged_at = Instant::now();
-        let task = judge_chains(&node, &mut netlink, &changes.removed, &mut is_pending);
+        let task = judge_chains(&node, &mut links, &changes.removed, &mut is_pending);
         if !task.running.is_empty() || !task.waiting.is_empty() {
             // While the other thread is busy, the next judgement finds the same chains.
             let _ = tasks.try_send(task);
@@ -93,7 +92,7 @@ fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()
 /// event.
 fn judge_chains(
     node: &Node,
-    netlink: &mut Netlink,
+    links: &mut LinkReader,
     removed: &[u32],
     is_pending: &mut bool,
 ) -> Task {
@@ -106,33 +105,33 @@ fn judge_chains(
     }
     // List the chains before the links are read, so that the links of each chain exist by then.
     for running in node.chains.all() {
-        let links = match judge_running(&running, netlink, is_pending) {
-            Ok(Some(links)) => links,
+        let judged = match judge_running(&running, links, is_pending) {
+            Ok(Some(judged)) => judged,
             Ok(None) => continue,
             Err(error) => {
                 tracing::warn!(chain = running.name, %error, "cannot read the interfaces of a chain");
                 continue;
             }
         };
-        if links.must_redeploy {
+        if judged.must_redeploy {
             *is_pending = true;
             if running.started.elapsed() > MIN_AGE {
                 task.running.push((running.name.clone(), running.spi));
             }
         }
-        let before = std::mem::replace(&mut *lock(&running.links), links.clone());
-        if before.faults != links.faults {
+        let before = std::mem::replace(&mut *lock(&running.links), judged.clone());
+        if before.faults != judged.faults {
             tracing::warn!(
                 chain = running.name,
-                faults = links.faults.join("; "),
+                faults = judged.faults.join("; "),
                 "the interfaces of a chain changed"
             );
         }
     }
     for waiting in node.chains.all_waiting() {
-        let found = find_links(&waiting, netlink);
+        let found = find_links(&waiting, links);
         if found
-            .is_some_and(|(links, is_ready)| is_ready || waiting.needs_guard(links[0].1.as_ref()))
+            .is_some_and(|(named, is_ready)| is_ready || waiting.needs_guard(named[0].1.as_ref()))
         {
             task.waiting.push(waiting.chain.name.clone());
         }
@@ -143,7 +142,7 @@ fn judge_chains(
 /// Judges the interfaces of a running chain. Returns `None` for a chain between DPDK devices.
 fn judge_running(
     running: &RunningChain,
-    netlink: &mut Netlink,
+    links: &mut LinkReader,
     needs_polling: &mut bool,
 ) -> myelin_linux::Result<Option<ChainLinks>> {
     let Ok((_, ingress, egress)) = running.ports.kernel_ports() else {
@@ -153,29 +152,29 @@ fn judge_running(
     let (chain, plan) = (&generation.chain, &generation.plan);
     let named = chain.ports.as_ref();
     let mut views = [
-        view_port(ingress, named.map(|ports| &ports.ingress), netlink)?,
-        view_port(egress, named.map(|ports| &ports.egress), netlink)?,
+        view_port(ingress, named.map(|ports| &ports.ingress), links)?,
+        view_port(egress, named.map(|ports| &ports.egress), links)?,
     ];
     views[0].limits_mtu = plan.hook == Hook::Xdp;
     views[0].bounds_mtu = plan.admitted && plan.bound.is_some();
     views[0].needs_all_queues = plan.hook == Hook::Xdp && !plan.entry_link;
     *needs_polling |= views[0].needs_all_queues && named.is_some();
-    let missing = find_missing_link(&generation, [ingress, egress], netlink)?;
+    let missing = find_missing_link(&generation, [ingress, egress], links)?;
     Ok(Some(port_state::judge(&views, missing)))
 }
 
 fn view_port(
     port: &Port,
     named: Option<&String>,
-    netlink: &mut Netlink,
+    links: &mut LinkReader,
 ) -> myelin_linux::Result<PortView> {
     let namesake = match named {
-        Some(name) => read_state(netlink.link(name))?,
+        Some(name) => links.by_name(name)?,
         None => None,
     };
     let now = match &namesake {
         Some(link) if link.index == port.ifindex => namesake.clone(),
-        _ => read_state(netlink.link_by_index(port.ifindex))?,
+        _ => links.by_index(port.ifindex)?,
     };
     Ok(PortView {
         named: named.cloned(),
@@ -183,7 +182,7 @@ fn view_port(
             index: port.ifindex,
             name: port.name.clone(),
             is_up: true,
-            has_carrier: port.had_carrier,
+            has_carrier: port.record_carrier(now.as_ref().is_some_and(|link| link.has_carrier)),
             mtu: port.mtu,
             queues: port.queues,
         },
@@ -200,13 +199,13 @@ fn view_port(
 fn find_missing_link(
     generation: &Generation,
     [ingress, egress]: [&Port; 2],
-    netlink: &mut Netlink,
+    links: &mut LinkReader,
 ) -> myelin_linux::Result<Option<String>> {
     if let Some(entrance) = &generation.entrance
         && let Some(near) = entrance.near()
     {
         for index in [near, entrance.door.ifindex] {
-            if !read_link(netlink.link_by_index(index))?.is_some_and(|link| link.up) {
+            if !links.by_index(index)?.is_some_and(|link| link.is_up) {
                 let (name, index) = (&ingress.name, ingress.ifindex);
                 return Ok(Some(format!(
                     "the entry link of interface {name} (index {index})"
@@ -220,7 +219,7 @@ fn find_missing_link(
             continue;
         };
         let is_port = [ingress.ifindex, egress.ifindex].contains(&interface);
-        if !is_port && read_link(netlink.link_by_index(interface))?.is_none() {
+        if !is_port && links.by_index(interface)?.is_none() {
             return Ok(Some(format!("the internal link with index {interface}")));
         }
     }
@@ -229,36 +228,16 @@ fn find_missing_link(
 
 /// Judges the interfaces of a waiting chain. Returns them, and whether the agent should deploy the
 /// chain now.
-fn find_links(waiting: &WaitingChain, netlink: &mut Netlink) -> Option<(NamedLinks, bool)> {
+fn find_links(waiting: &WaitingChain, links: &mut LinkReader) -> Option<(NamedLinks, bool)> {
     let ports = waiting.chain.ports.as_ref()?;
     let mut find = |name: &String| {
-        let state = read_state(netlink.link(name));
+        let state = links.by_name(name);
         let state = state.inspect_err(|error| tracing::warn!(%error, "cannot read an interface"));
         Some((name.clone(), state.ok()?))
     };
-    let links = [find(&ports.ingress)?, find(&ports.egress)?];
-    let is_ready = waiting.judge(&links);
-    Some((links, is_ready))
-}
-
-fn read_link(found: myelin_linux::Result<Link>) -> myelin_linux::Result<Option<Link>> {
-    match found {
-        Ok(link) => Ok(Some(link)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn read_state(found: myelin_linux::Result<Link>) -> myelin_linux::Result<Option<LinkState>> {
-    let state = |link: Link| LinkState {
-        queues: read_receive_queues(&link).unwrap_or(1),
-        index: link.index,
-        name: link.name,
-        is_up: link.up,
-        has_carrier: link.carrier,
-        mtu: link.mtu,
-    };
-    Ok(read_link(found)?.map(state))
+    let named = [find(&ports.ingress)?, find(&ports.egress)?];
+    let is_ready = waiting.judge(&named);
+    Some((named, is_ready))
 }
 
 /// Deploys the chains of each task, until the other thread ends.
@@ -267,16 +246,16 @@ fn redeploy_chains(node: &Weak<Node>, monitor: &SharedMonitor, tasks: &Receiver<
         let Some(node) = node.upgrade() else {
             return;
         };
-        let mut netlink = match Netlink::open() {
-            Ok(netlink) => netlink,
+        let mut links = match LinkReader::open() {
+            Ok(links) => links,
             Err(error) => {
-                tracing::warn!(%error, "cannot open netlink to deploy chains again");
+                tracing::warn!(%error, "cannot read links to deploy chains again");
                 continue;
             }
         };
         let read_status =
             |running: &Arc<RunningChain>| status::read_one(running, &node.parts.plane, monitor);
-        let find_links = |waiting: &WaitingChain| find_links(waiting, &mut netlink);
+        let find_links = |waiting: &WaitingChain| find_links(waiting, &mut links);
         deploy::redeploy(&node, &task.running, &task.waiting, read_status, find_links);
     }
 }

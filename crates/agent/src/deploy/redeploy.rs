@@ -73,7 +73,7 @@ fn suspend(node: &Node, running: Arc<RunningChain>, status: ChainStatus) {
     tracing::warn!(
         chain = running.name,
         faults = status.port_faults.join("; "),
-        "the interfaces of a chain changed: the agent deploys the chain again"
+        "the agent takes a chain down until it can deploy the chain again"
     );
     let must_drop = generation.plan.on_failure == OnFailure::Drop;
     let block = (must_drop && lock(&running.links).keeps_ingress)

@@ -22,7 +22,7 @@ pub(crate) struct LinkState {
 pub(crate) struct PortView {
     /// Name in the chain file; `None` for a link that Myelin made.
     pub(crate) named: Option<String>,
-    /// The interface when it became a port.
+    /// The interface when it became a port; `has_carrier` says whether it has had a carrier since.
     pub(crate) deployed: LinkState,
     /// Whether the kernel has reported the removal of the interface.
     pub(crate) was_removed: bool,

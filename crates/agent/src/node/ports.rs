@@ -51,8 +51,8 @@ pub(crate) struct Port {
     losses_before: u64,
     /// Whether the interface is no network card.
     pub(crate) is_virtual: bool,
-    /// Whether the interface had a carrier when it became a port.
-    pub(crate) had_carrier: bool,
+    /// Whether the interface has had a carrier since it became a port.
+    had_carrier: AtomicBool,
     /// Whether the kernel has reported the removal of the interface. Its index may be in use again.
     was_removed: AtomicBool,
     /// Set if Myelin made the interface promiscuous.
@@ -130,7 +130,7 @@ impl Port {
                 .and_then(|mut netlink| netlink.transmit_losses(link.index))
                 .map_err(ApiError::failed)?,
             is_virtual: !link.kind.is_empty(),
-            had_carrier: link.carrier,
+            had_carrier: AtomicBool::new(link.carrier),
             was_removed: AtomicBool::new(false),
             _promiscuous: promiscuous,
             entry_link,
@@ -144,6 +144,11 @@ impl Port {
     pub(crate) fn read_losses(&self, netlink: &mut Netlink) -> myelin_linux::Result<u64> {
         let losses = netlink.transmit_losses(self.ifindex)?;
         Ok(losses.saturating_sub(self.losses_before))
+    }
+
+    /// Records whether the interface has a carrier now. Returns whether it has had one.
+    pub(crate) fn record_carrier(&self, has_carrier: bool) -> bool {
+        self.had_carrier.fetch_or(has_carrier, Ordering::Relaxed) || has_carrier
     }
 
     /// Records that the kernel has reported the removal of the interface.
