@@ -42,7 +42,20 @@ impl Links {
                 links.ip(&format!("link set DEV{end} up"));
             }
         }
+        links.wait_until_up();
         Some(links)
+    }
+
+    /// The kernel drops what an end sends before it has noticed that the other end is up.
+    fn wait_until_up(&self) {
+        for end in ["a", "b", "c", "d"] {
+            let path = format!("/sys/class/net/{}{end}/operstate", self.0);
+            while std::fs::read_to_string(&path).unwrap().trim() != "up" {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            // Waits for the lock that the kernel holds meanwhile.
+            self.ip(&format!("link set DEV{end} up"));
+        }
     }
 
     fn ip(&self, command: &str) {
@@ -170,13 +183,22 @@ fn receive(socket: &PacketSocket) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((bytes, packet))
 }
 
-fn process(forwarder: &mut Forwarder<'static, PacketPort>) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(1);
-    while forwarder.process_batches() == 0 && std::time::Instant::now() < deadline {
-        std::thread::yield_now();
+/// Processes packets until the condition holds. The kernel may deliver a packet late, and packets
+/// of its own.
+fn process_until(forwarder: &mut Forwarder<'static, PacketPort>, condition: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !condition() && std::time::Instant::now() < deadline {
+        forwarder.process_batches();
+        forwarder.flush_and_refill();
     }
-    forwarder.process_batches();
-    forwarder.flush_and_refill();
+    assert!(condition(), "the packets arrive");
+}
+
+/// Processes packets until the front door has counted `packets`.
+fn process(forwarder: &mut Forwarder<'static, PacketPort>, stats: &Stats, packets: u64) {
+    process_until(forwarder, || {
+        stats.door(SPI).is_some_and(|door| door.packets >= packets)
+    });
 }
 
 #[test]
@@ -191,13 +213,13 @@ fn super_packets_stay_whole_and_count_as_their_segments() {
     for (len, segment_len, segments) in [(100, 0, 1), (4000, 1000, 4), (60_000, 1448, 42)] {
         let packet = tcp_packet(len);
         assert!(send_relayed(&near, &packet, segment_len, stamp_ns));
-        process(&mut forwarder);
+        packets += segments;
+        process(&mut forwarder, &stats, packets);
         let (header, arrived) = receive(&far).unwrap();
         assert!(arrived == packet, "{len}: the packet arrived changed");
         assert_eq!(header[0], PARTIAL, "the checksum stays partial");
         assert_eq!(header[1] == GSO_TCP_V4, segments > 1);
         assert_eq!(u16::from_ne_bytes([header[4], header[5]]), segment_len);
-        packets += segments;
         let chain = stats.chain(SPI, 0).unwrap();
         let door = stats.door(SPI).unwrap();
         assert_eq!((door.packets, chain.transmitted), (packets, packets));
@@ -207,7 +229,6 @@ fn super_packets_stay_whole_and_count_as_their_segments() {
         assert!(chain.sojourn.min_ns() >= Some(5_000_000));
     }
     assert_eq!(forwarder.free_frames(), free, "no frame is lost");
-    assert_eq!(stats.worker().invalid_descriptors, 0);
 }
 
 #[test]
@@ -219,10 +240,10 @@ fn refused_packets_are_lost_and_never_out() {
     let free = forwarder.free_frames();
     links.ip("link set DEVc mtu 600");
     assert!(send_relayed(&near, &tcp_packet(1000), 0, monotonic_ns()));
-    process(&mut forwarder);
+    process(&mut forwarder, &stats, 1);
     links.ip("link set DEVc down");
     assert!(send_relayed(&near, &tcp_packet(9000), 1000, monotonic_ns()));
-    process(&mut forwarder);
+    process(&mut forwarder, &stats, 10);
     let chain = stats.chain(SPI, 0).unwrap();
     assert_eq!((chain.transmitted, chain.transmit_drops), (0, 1 + 9));
     assert_eq!(chain.sojourn.count(), 0);
@@ -240,9 +261,9 @@ fn segments_above_the_profile_are_policed_as_on_the_wire() {
         bits: None,
     };
     let mut forwarder = links.forwarder(&stats, policing);
-    for _ in 0..2 {
+    for packets in [3, 6] {
         assert!(send_relayed(&near, &tcp_packet(3000), 1000, monotonic_ns()));
-        process(&mut forwarder);
+        process(&mut forwarder, &stats, packets);
     }
     let door = stats.door(SPI).unwrap();
     assert_eq!((door.packets, door.policed), (6, 3));
@@ -261,10 +282,11 @@ fn packets_that_crossed_no_entry_link_and_other_protocols_are_dropped() {
     nix::unistd::write(near.fd(), &untagged).unwrap();
     let udp = build::udp(build::client_v4(), build::server_v4(), &[0; 100]);
     send_relayed(&near, &udp, 0, monotonic_ns());
-    process(&mut forwarder);
-    process(&mut forwarder);
-    assert_eq!(stats.door(SPI).unwrap().packets, 0);
-    assert_eq!(stats.worker().invalid_descriptors, 2);
+    process_until(&mut forwarder, || stats.worker().invalid_descriptors >= 2);
+    // A packet of the chain comes behind both.
+    assert!(send_relayed(&near, &tcp_packet(100), 0, monotonic_ns()));
+    process(&mut forwarder, &stats, 1);
+    assert_eq!(stats.door(SPI).unwrap().packets, 1);
     assert_eq!(forwarder.free_frames(), free, "no frame is lost");
 }
 
