@@ -65,23 +65,36 @@ keys! {
     }
 }
 
-/// Packets that hosts need to reach each other at all: what they are for, source and destination,
-/// protocol, source and destination port, and the rule that lets them pass.
-const NEEDED: [(&str, [&str; 2], u8, Option<(u16, u16)>, &str); 2] = [
-    (
-        "neighbour discovery of IPv6",
-        ["fe80::1", "ff02::1:ff00:2"],
-        ICMPV6,
-        None,
-        "{ action: allow, protocol: icmpv6 }",
-    ),
-    (
-        "DHCP",
-        ["0.0.0.0", "255.255.255.255"],
-        UDP,
-        Some((68, 67)),
-        "{ action: allow, protocol: udp, destinationPort: 67-68 }",
-    ),
+/// Packets that hosts need to reach each other at all.
+struct Needed {
+    /// What the packets are for.
+    purpose: &'static str,
+    source: &'static str,
+    destination: &'static str,
+    protocol: u8,
+    /// Source and destination port.
+    ports: Option<(u16, u16)>,
+    /// The rule that lets the packets pass.
+    rule: &'static str,
+}
+
+const NEEDED: [Needed; 2] = [
+    Needed {
+        purpose: "neighbour discovery of IPv6",
+        source: "fe80::1",
+        destination: "ff02::1:ff00:2",
+        protocol: ICMPV6,
+        ports: None,
+        rule: "{ action: allow, protocol: icmpv6 }",
+    },
+    Needed {
+        purpose: "DHCP",
+        source: "0.0.0.0",
+        destination: "255.255.255.255",
+        protocol: UDP,
+        ports: Some((68, 67)),
+        rule: "{ action: allow, protocol: udp, destinationPort: 67-68 }",
+    },
 ];
 
 impl FirewallConfig {
@@ -90,23 +103,20 @@ impl FirewallConfig {
         if self.default == Action::Allow {
             return Vec::new();
         }
-        let needed = NEEDED
-            .iter()
-            .filter_map(|(purpose, ends, protocol, ports, rule)| {
-                let [source, destination] = ends.map(|address| address.parse().ok());
-                let packet = FiveTuple {
-                    source: source?,
-                    destination: destination?,
-                    protocol: *protocol,
-                    source_port: ports.map(|(source, _)| source),
-                    destination_port: ports.map(|(_, destination)| destination),
-                };
-                let warning =
-                    format!("drops {purpose} by `default: deny`; this rule lets it pass: {rule}");
-                first_match(&self.rules, &packet)
-                    .is_none()
-                    .then_some((packet, warning))
-            });
+        let needed = NEEDED.iter().filter_map(|needed| {
+            let packet = FiveTuple {
+                source: needed.source.parse().ok()?,
+                destination: needed.destination.parse().ok()?,
+                protocol: needed.protocol,
+                source_port: needed.ports.map(|(source, _)| source),
+                destination_port: needed.ports.map(|(_, destination)| destination),
+            };
+            let Needed { purpose, rule, .. } = needed;
+            let warning =
+                format!("drops {purpose} by `default: deny`; this rule lets it pass: {rule}");
+            let is_dropped = first_match(&self.rules, &packet).is_none();
+            is_dropped.then_some((packet, warning))
+        });
         needed.collect()
     }
 
