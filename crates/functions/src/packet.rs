@@ -123,6 +123,18 @@ impl<'a> Packet<'a> {
             .map_or(1, |offload| u64::from(offload.segments()))
     }
 
+    /// Returns the length of the IP packet on the wire, bytes; of a super-packet's longest segment.
+    #[inline]
+    pub fn ip_len(&self) -> u32 {
+        let Headers {
+            l3, payload, end, ..
+        } = self.headers;
+        match self.offload().and_then(|offload| offload.segment_len()) {
+            Some(segment) => u32::from(payload.saturating_sub(l3)) + u32::from(segment),
+            None => u32::from(end.saturating_sub(l3)),
+        }
+    }
+
     /// Returns whether the transport checksum covers the pseudo-header alone, because the network
     /// card or the receiver completes the checksum.
     #[inline]

@@ -8,23 +8,28 @@ use myelin_packet::lpm::LpmError;
 use myelin_packet::routes::RouteTables;
 use myelin_spec::RouterConfig;
 
-use crate::time_exceeded;
+use crate::icmp_error::{self, IcmpError};
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// ICMP messages allowed in one burst after a pause.
 const BURST: u64 = 10;
+/// Flag in byte 6 of an IPv4 header.
+const DONT_FRAGMENT: u8 = 0x40;
 
 /// A router for IPv4 and IPv6. It looks up the destination address, decrements the time to live
 /// (hop limit) and writes the Ethernet address of the next hop.
 ///
-/// The router drops a packet without a route, and a packet whose time to live expires. It sends an
-/// ICMP message to the sender of an expired packet (RFC 1812, section 5.3.1; RFC 8200, section 3),
-/// unless the configuration has no address of the packet's family. IPv6 packets that stay on their
+/// The router drops a packet without a route, a packet whose time to live expires, and a packet that
+/// is longer than the MTU and that routers must not fragment. It sends an ICMP message to the sender
+/// of the last two (RFC 1812, sections 5.3.1 and 5.2.7.1; RFC 8200, sections 3 and 5), unless the
+/// configuration has no address of the packet's family. IPv6 packets that stay on their
 /// link, such as neighbour discovery, pass unchanged.
 #[derive(Debug)]
 pub struct Router {
     tables: RouteTables,
     addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// Longest IP packet of the next link, bytes.
+    mtu: u32,
     limit: RateLimit,
     /// Buffer for the ICMP message, kept to avoid allocation.
     message: Vec<u8>,
@@ -36,20 +41,26 @@ impl Router {
         Ok(Self {
             tables: RouteTables::new(&config.routes)?,
             addresses: config.addresses,
+            mtu: config.mtu.unwrap_or(u32::MAX),
             limit: RateLimit::new(config.icmp_rate),
             message: Vec::with_capacity(2048),
         })
     }
 
     #[cold]
-    fn report_expiry(&mut self, packet: &Packet<'_>, emitter: &mut dyn Emitter) {
+    fn report(&mut self, error: IcmpError, packet: &Packet<'_>, emitter: &mut dyn Emitter) {
         let from: Option<IpAddr> = if packet.headers().flags.is_ipv6() {
             self.addresses.1.map(Into::into)
         } else {
             self.addresses.0.map(Into::into)
         };
         if let Some(from) = from
-            && time_exceeded::write(packet.bytes(), packet.headers(), from, &mut self.message)
+            && icmp_error::write(
+                error,
+                (packet.bytes(), packet.headers()),
+                from,
+                &mut self.message,
+            )
             && self.limit.take_token(packet.meta().stamp_ns)
         {
             emitter.reply(packet.meta(), &self.message);
@@ -62,6 +73,7 @@ impl Function for Router {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
         let l3 = usize::from(packet.headers().l3);
         let is_v6 = packet.headers().flags.is_ipv6();
+        let is_too_long = packet.ip_len() > self.mtu;
         let Some((ethernet, ip)) = packet.bytes_mut().split_at_mut_checked(l3) else {
             return Verdict::Drop;
         };
@@ -79,7 +91,12 @@ impl Function for Router {
             return Verdict::Drop;
         };
         if ip[time_to_live] <= 1 {
-            self.report_expiry(packet, emitter);
+            self.report(IcmpError::TimeExceeded, packet, emitter);
+            return Verdict::Drop;
+        }
+        // The egress interface drops and counts a long packet without this flag.
+        if is_too_long && (is_v6 || ip[6] & DONT_FRAGMENT != 0) {
+            self.report(IcmpError::TooBig(self.mtu), packet, emitter);
             return Verdict::Drop;
         }
         if is_v6 {

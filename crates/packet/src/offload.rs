@@ -118,6 +118,12 @@ impl Offload {
         self.segments.max(1)
     }
 
+    /// Returns the payload of a segment, bytes; `None` if the packet is no super-packet.
+    #[inline]
+    pub fn segment_len(&self) -> Option<u16> {
+        (self.segments > 1).then_some(self.segment_len)
+    }
+
     /// Returns whether the transport checksum is partial: it covers the pseudo-header alone, as a
     /// sum without complement.
     #[inline]

@@ -96,6 +96,17 @@ pub struct FunctionInstance {
     pub side: Side,
 }
 
+impl FunctionInstance {
+    /// Tells a router without the key `mtu` the longest IP packet of the egress interface, bytes.
+    #[must_use]
+    pub fn behind_mtu(mut self, egress: Option<u32>) -> Self {
+        if let FunctionConfig::Router(config) = &mut self.config {
+            config.mtu = config.mtu.or(egress);
+        }
+        self
+    }
+}
+
 /// Creates an instance with a private state.
 impl From<FunctionConfig> for FunctionInstance {
     fn from(config: FunctionConfig) -> Self {

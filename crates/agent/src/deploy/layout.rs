@@ -6,11 +6,12 @@ mod devices;
 mod distributed;
 mod super_packets;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use myelin_kernel::{Hook, Policer};
 use myelin_planner::Plan;
-use myelin_spec::{Mapping, ServiceChain};
+use myelin_spec::{FunctionInstance, Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource};
 use crate::deploy::place::PlacedChain;
@@ -42,6 +43,17 @@ impl LayoutJob<'_> {
     fn longest_mtu(&self) -> Result<u32, ApiError> {
         let (_, ingress, egress) = self.ports.kernel_ports()?;
         Ok(ingress.mtu.max(egress.mtu))
+    }
+
+    /// The functions at `positions`. They know the MTU of the egress interface, if there is one.
+    fn functions(&self, positions: Range<usize>) -> Vec<FunctionInstance> {
+        let mtu = self
+            .ports
+            .kernel_ports()
+            .ok()
+            .map(|(_, _, egress)| egress.mtu);
+        let instances = self.chain.instances(positions).into_iter();
+        instances.map(|instance| instance.behind_mtu(mtu)).collect()
     }
 
     /// The port with the front door.

@@ -177,6 +177,7 @@ impl Subject {
             LookUpFunction::Router => FunctionConfig::Router(RouterConfig {
                 routes: self.routes(),
                 addresses: (None, None),
+                mtu: None,
                 icmp_rate: 0,
             }),
             LookUpFunction::LoadBalancer => FunctionConfig::LoadBalancer(LoadBalancerConfig {

@@ -31,6 +31,7 @@ fn config(routes: &[Route]) -> RouterConfig {
     RouterConfig {
         routes: routes.to_vec(),
         addresses: (Some(ROUTER_V4), Some(ROUTER_V6)),
+        mtu: None,
         icmp_rate: 1_000_000,
     }
 }
@@ -243,6 +244,58 @@ fn the_sender_of_an_expired_packet_gets_an_icmp_message() {
                 let expected = (own, client.ip(), kind, frame[l3..l3 + quoted].to_vec());
                 assert_eq!(read_message(message), expected);
             }
+        }
+    }
+}
+
+#[test]
+fn the_sender_of_a_packet_above_the_mtu_gets_an_icmp_message() {
+    let limited = RouterConfig {
+        mtu: Some(1400),
+        ..config(&default_routes())
+    };
+    let chains = Spaces::user().load(&[FunctionConfig::Router(limited)]);
+    let packet = |(client, server), len: usize, flags: u8| {
+        let frame = build::udp(client, server, &build::payload(len));
+        let headers = parse(&frame).unwrap();
+        if headers.flags.is_ipv6() {
+            return frame;
+        }
+        let mut frame = build::with_byte(frame, usize::from(headers.l3) + 6, flags);
+        fix_l3(&mut frame, &headers);
+        frame
+    };
+    let v4 = (build::client_v4(), build::server_v4());
+    let v6 = (build::client_v6(), build::server_v6());
+    for (name, frame, is_forwarded) in [
+        ("v4, fits", packet(v4, 1372, 0x40), true),
+        ("v4, may be fragmented", packet(v4, 1373, 0), true),
+        ("v4, too big", packet(v4, 1373, 0x40), false),
+        ("v6, fits", packet(v6, 1352, 0), true),
+        ("v6, too big", packet(v6, 1353, 0), false),
+    ] {
+        let outcome = run_in_user_space(&chains, &frame);
+        assert_eq!(outcome.is_forwarded, is_forwarded, "{name}");
+        assert_eq!(outcome.replies.is_empty(), is_forwarded, "{name}");
+        for message in &outcome.replies {
+            let (from, to, kind, _) = read_message(message);
+            let is_v6 = from.is_ipv6();
+            let router: IpAddr = if is_v6 {
+                ROUTER_V6.into()
+            } else {
+                ROUTER_V4.into()
+            };
+            let sender = if is_v6 { v6.0 } else { v4.0 };
+            assert_eq!(
+                (from, to, kind),
+                (router, sender.ip(), if is_v6 { 2 } else { 3 })
+            );
+            let l4 = usize::from(parse(message).unwrap().l4);
+            assert_eq!(
+                message[l4 + 4..l4 + 8],
+                [0, 0, 5, 120],
+                "{name}: the MTU is 1400"
+            );
         }
     }
 }

@@ -34,6 +34,10 @@ config! {
         /// ICMP time exceeded from the address of the packet's family. Without an address it sends
         /// none.
         "addresses" addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>) = ConfigKey::new(ValueType::Addresses).with_default("[]"), from read_addresses;
+        /// The longest IP packet of the next link, bytes; without the key, the MTU of the egress
+        /// interface. A router in user space drops a longer packet that must not be fragmented, and
+        /// sends its sender ICMP packet too big (fragmentation needed).
+        "mtu" mtu: Option<u32> = integer(68, 65_535, "bytes of an IP packet");
         /// The most ICMP messages a second. A burst holds up to ten.
         "icmpRate" icmp_rate: u32 = integer(0, 1_000_000, "messages a second").with_default("100");
     }

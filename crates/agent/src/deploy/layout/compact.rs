@@ -191,7 +191,7 @@ fn kernel_segments(
     };
     let segment = |segment: &Segment| KernelSegment {
         first_position: segment.first_position,
-        functions: job.chain.instances(segment.positions()),
+        functions: job.functions(segment.positions()),
         exit: if segment.exit == PlannedExit::User {
             Exit::User {
                 sockets: sockets(segment.first_position),
@@ -270,7 +270,7 @@ fn user_chain(job: LayoutJob<'_>, egress: SocketId, internal: Option<SocketId>) 
     let last = last.map_or(0, |segment| segment.first_position);
     let segment = |segment: &Segment| UserSegment {
         first_position: segment.first_position,
-        functions: chain.instances(segment.positions()),
+        functions: job.functions(segment.positions()),
         exit: match (segment.exit, internal) {
             (PlannedExit::Kernel, Some(socket)) => UserExit::Internal {
                 socket,

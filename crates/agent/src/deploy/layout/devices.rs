@@ -52,7 +52,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
     let claim = worker.devices.as_ref();
     let claim = claim.ok_or_else(|| failed(ApiError::failed("the worker has no devices")))?;
     let direction = claim.direction(chain).map_err(failed)?;
-    let functions = chain.instances(0..chain.functions.len());
+    let functions = job.functions(0..chain.functions.len());
     let user = UserChain {
         spi: job.spi,
         generation: job.generation,

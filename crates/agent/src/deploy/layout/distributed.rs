@@ -167,7 +167,7 @@ fn is_last(job: LayoutJob<'_>, hop: &Hop) -> bool {
 
 fn instance(job: LayoutJob<'_>, position: u8) -> FunctionInstance {
     let at = usize::from(position);
-    job.chain.instances(at..at + 1).remove(0)
+    job.functions(at..at + 1).remove(0)
 }
 
 fn make_sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {

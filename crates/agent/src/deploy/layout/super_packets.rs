@@ -47,7 +47,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets,
     worker.check(start)?;
     let receiver = OpenPort::open_receiver(&worker, job.door()?, ingress)?;
     let sender = OpenPort::open_sender(&worker, egress)?;
-    let functions = chain.instances(0..chain.functions.len());
+    let functions = job.functions(0..chain.functions.len());
     let user = UserChain {
         spi: job.spi,
         generation: job.generation,

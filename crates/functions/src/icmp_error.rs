@@ -1,5 +1,5 @@
-//! Writes ICMP time exceeded (RFC 792; RFC 4443, section 3.3), the message of a router to the
-//! sender of a packet whose time to live expired.
+//! Writes the ICMP messages of a router to the sender of a packet that it cannot forward: time
+//! exceeded, and packet too big.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,9 +18,39 @@ const ICMP_LEN: usize = 8;
 /// Precedence "internetwork control" (RFC 1812, section 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
+/// Why a router does not forward a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IcmpError {
+    /// The time to live has expired (RFC 792; RFC 4443, section 3.3).
+    TimeExceeded,
+    /// The packet is longer than the MTU of the next link, bytes (RFC 1191, section 4; RFC 4443,
+    /// section 3.2).
+    TooBig(u32),
+}
+
+impl IcmpError {
+    /// The first eight bytes of the message, without checksum: type, code and the MTU.
+    fn header(self, protocol: u8) -> [u8; ICMP_LEN] {
+        let (kind, code, mtu) = match (self, protocol) {
+            (Self::TimeExceeded, ICMPV6) => (3, 0, 0),
+            (Self::TimeExceeded, _) => (11, 0, 0),
+            (Self::TooBig(mtu), ICMPV6) => (2, 0, mtu),
+            // Destination unreachable: fragmentation needed. The field has 16 bits.
+            (Self::TooBig(mtu), _) => (3, 4, mtu.min(u16::MAX.into())),
+        };
+        let [a, b, c, d] = mtu.to_be_bytes();
+        [kind, code, 0, 0, a, b, c, d]
+    }
+}
+
 /// Writes the message about `frame` into `message`, as a frame to the sender of `frame`. `from` is
 /// the router's address of the same family. Returns `false` if the RFCs forbid a message.
-pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut Vec<u8>) -> bool {
+pub(crate) fn write(
+    error: IcmpError,
+    (frame, headers): (&[u8], &Headers),
+    from: IpAddr,
+    message: &mut Vec<u8>,
+) -> bool {
     message.clear();
     let Some(tuple) = headers.try_five_tuple(frame) else {
         return false;
@@ -32,9 +62,9 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
     if !may_report(frame, headers, &tuple) {
         return false;
     }
-    let (protocol, kind, class, quotable) = match (from, tuple.source) {
-        (IpAddr::V4(_), IpAddr::V4(_)) => (ICMP, 11, PRECEDENCE, MAX_IPV4 - 20 - ICMP_LEN),
-        (IpAddr::V6(_), IpAddr::V6(_)) => (ICMPV6, 3, 0, MAX_IPV6 - 40 - ICMP_LEN),
+    let (protocol, class, quotable) = match (from, tuple.source) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => (ICMP, PRECEDENCE, MAX_IPV4 - 20 - ICMP_LEN),
+        (IpAddr::V6(_), IpAddr::V6(_)) => (ICMPV6, 0, MAX_IPV6 - 40 - ICMP_LEN),
         _ => return false,
     };
     let quoted = &packet[..packet.len().min(quotable)];
@@ -45,7 +75,7 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
     message.extend_from_slice(&ethernet[12..]);
     let addresses = ip_header::write(message, (from, tuple.source), protocol, class, length);
     let icmp = message.len();
-    message.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend_from_slice(&error.header(protocol));
     message.extend_from_slice(quoted);
     // Over IPv6 the checksum covers a pseudo-header too.
     let pseudo_header = match protocol {
@@ -111,22 +141,47 @@ mod tests {
     fn headers_and_checksums_of_a_message_are_correct() {
         let v4 = build::udp(build::client_v4(), build::server_v4(), b"quoted");
         let v6 = build::udp(build::client_v6(), build::server_v6(), b"quoted");
-        for (frame, from, ip, icmp) in [
-            (v4, "10.0.0.254", [0x45, PRECEDENCE], [11, 0]),
-            (v6, "fd00::fe", [0x60, 0], [3, 0]),
+        let too_big = IcmpError::TooBig(1400);
+        for (error, frame, from, ip, icmp) in [
+            (
+                IcmpError::TimeExceeded,
+                &v4,
+                "10.0.0.254",
+                [0x45, PRECEDENCE],
+                [11, 0, 0, 0],
+            ),
+            (
+                IcmpError::TimeExceeded,
+                &v6,
+                "fd00::fe",
+                [0x60, 0],
+                [3, 0, 0, 0],
+            ),
+            (
+                too_big,
+                &v4,
+                "10.0.0.254",
+                [0x45, PRECEDENCE],
+                [3, 4, 5, 120],
+            ),
+            (too_big, &v6, "fd00::fe", [0x60, 0], [2, 0, 5, 120]),
         ] {
-            let (original, from) = (parse(&frame).unwrap(), from.parse().unwrap());
+            let (original, from) = (parse(frame).unwrap(), from.parse().unwrap());
             let mut message = Vec::new();
-            assert!(write(&frame, &original, from, &mut message));
+            assert!(write(error, (frame, &original), from, &mut message));
             let headers = parse(&message).unwrap();
             let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
             assert_eq!(usize::from(headers.end), message.len());
             assert_eq!(
-                (&message[l3..l3 + 2], &message[l4..l4 + 2]),
-                (&ip[..], &icmp[..])
+                (
+                    &message[l3..l3 + 2],
+                    &message[l4..l4 + 2],
+                    &message[l4 + 6..l4 + 8]
+                ),
+                (&ip[..], &icmp[..2], &icmp[2..])
             );
             let (tuple, original_tuple) =
-                (headers.five_tuple(&message), original.five_tuple(&frame));
+                (headers.five_tuple(&message), original.five_tuple(frame));
             assert_eq!(
                 (tuple.source, tuple.destination),
                 (from, original_tuple.source)
