@@ -127,6 +127,7 @@ fn every_key_is_read() {
         percentile: 99.9,
         loss_percent: Some(0.1),
         round_trip_ns: Some(1_000_000),
+        has_tcp_burst: false,
     };
     assert_eq!(chain.sla, sla);
     assert_eq!(

@@ -4,6 +4,7 @@ use myelin_packet::FiveTuple;
 use myelin_spec::units::DURATION;
 use myelin_spec::{Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
 
+use super::policed_tcp;
 use crate::costs::Costs;
 use crate::plan::{Hop, Plan};
 
@@ -23,6 +24,7 @@ pub(super) fn compare_with_contract(plan: &mut Plan, chain: &ServiceChain, costs
         warn_spinning_workers(plan, chain),
         warn_cpu_latency(chain),
         warn_bypassed_guards(chain),
+        policed_tcp::warn(chain),
     ]
     .into_iter()
     .flatten()
