@@ -88,7 +88,7 @@ else:
 s = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
 s.sendto(head + part, (\"{server}\", 0))
 ",
-            v6 = if self.is_ipv6 { 1 } else { 0 },
+            v6 = u8::from(self.is_ipv6),
             first = u8::from(first),
         );
         self.pair.run_on_client(&program);
@@ -176,6 +176,30 @@ fn a_monitor_counts_and_passes_every_fragment() {
         assert_eq!(server.recv(&mut buffer).unwrap(), 32);
         wait_for_counts(myelin, [("packets_in", sent + 2), ("dropped_fragments", 1)]);
     });
+}
+
+/// The front door in a worker: a packet socket behind an entry link.
+#[test]
+fn a_worker_that_takes_super_packets_follows_fragments_too() {
+    if skip_unless_root() {
+        return;
+    }
+    for is_ipv6 in [false, true] {
+        let hosts = Hosts::new(is_ipv6);
+        let myelin = Myelin::new();
+        let mut chain = hosts.chain("kind: monitor", "user", "");
+        chain += "  worker: { superPackets: true }\n";
+        let file = myelin.write_file(&chain);
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        let (client, server) = hosts.open_sockets();
+        let sent = send_datagrams(&hosts, &client);
+        for size in SIZES {
+            assert_eq!(server.recv(&mut vec![0; 65_536]).unwrap(), size);
+        }
+        wait_for_counts(&myelin, [("packets_in", sent), ("packets_out", sent)]);
+        hosts.send_fragment(0x7701, false);
+        wait_for_counts(&myelin, [("packets_in", sent), ("dropped_fragments", 1)]);
+    }
 }
 
 /// Checks that a chain of this function drops all fragments.

@@ -27,9 +27,9 @@ keys! {
         "sourcePort" = integer(0, 65535, "a port");
         /// The destination port. One port, no range.
         "destinationPort" = integer(0, 65535, "a port");
-        /// IP fragments: follow (the chain of their first fragment; without it, dropped if the match
-        /// names ports), drop (all that the match could take), or pass (by addresses and protocol
-        /// only: past a match with ports).
+        /// IP fragments: follow (the chain of their first fragment; without it, dropped if the
+        /// match names ports), drop (all that the match could take), or pass (by addresses and
+        /// protocol only: past a match with ports).
         "fragments" = Fragments::KEY.with_default("follow");
     }
 }
