@@ -301,8 +301,8 @@ pub const FULL_FRAME: u64 = 1514;
 /// The smallest default burst: packets, or full frames.
 const DEFAULT_BURST: u64 = 32;
 
-/// The default burst for TCP, as a part of a second's traffic. A sender whose packets a policer drops
-/// often waits for its retransmission timeout, 200 ms in Linux, and then sends what the bucket holds.
+/// The default burst for TCP, as a part of a second's traffic. A sender whose packets a policer
+/// drops often waits for its retransmission timeout, 200 ms in Linux, and then sends a burst.
 const TCP_BURST_PART: u64 = 4;
 /// The largest default burst for TCP: packets, or full frames. It fits into every ring on the path.
 const MAX_TCP_BURST: u64 = 256;
@@ -315,8 +315,8 @@ pub const MAX_SHAPER_QUEUE: u32 = 1024;
 
 impl Sla {
     /// Returns the chain's traffic profile. The default burst is 32 packets or full frames, or the
-    /// traffic of a millisecond if that is more; for TCP, 256 packets or full frames, or the traffic
-    /// of 250 ms if that is less.
+    /// traffic of a millisecond if that is more; for TCP, 256 packets or full frames, or the
+    /// traffic of 250 ms if that is less.
     pub fn profile(&self) -> Profile {
         profile(self, self.burst_packets, self.burst_bits)
     }
