@@ -95,10 +95,11 @@ fn print_kind(kind: &Kind, style: terminal::Style) {
     } else {
         ""
     };
-    println!(
+    let facts = format!(
         "Works on: {}. State: {}. Fragments: {}{guards}.",
         kind.works_on, kind.state, kind.fragments
     );
+    println!("{}", terminal::wrap(&facts, 0, output::width()));
     let key = |(path, key): (String, &ConfigKey)| {
         let default = key.default.unwrap_or("-");
         let default = if key.required { "required" } else { default };
