@@ -6,9 +6,10 @@
 //! client had sent. The two sides share one [`Affinity`].
 //!
 //! A flow keeps its backend while the configuration lists that backend and the flow does not pause
-//! longer than the timeout. The function drops:
+//! longer than the timeout. An ICMP error about a packet of a live flow is translated, with the
+//! packet that the error quotes. The function drops:
 //!
-//! * packets without ports (fragments, protocols other than UDP and TCP), since such packets
+//! * other packets without ports (fragments, protocols other than UDP and TCP), since such packets
 //!   identify no flow;
 //! * packets with an authentication header (RFC 4302), which covers the addresses;
 //! * packets of a family without a backend;
@@ -21,10 +22,12 @@
 
 use myelin_packet::maglev::{Backend, MaglevTable};
 use myelin_packet::prefix::address_of;
-use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals};
+use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
+use crate::nat::Endpoint;
+use crate::nat::quoted::QuotedEndpoint;
 use crate::nat::rewrite::EndpointFields;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
@@ -100,7 +103,7 @@ impl LoadBalancer {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
-            return None;
+            return self.send_error_to_backend(affinity, packet);
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
@@ -223,7 +226,7 @@ impl LoadBalancer {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
-            return None;
+            return self.return_error_to_client(replies, packet);
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let reply = replies.use_flow(&key)?;
@@ -239,6 +242,68 @@ impl LoadBalancer {
         new.address = reply.address;
         fields.write(frame, &old, &new, is_partial)
     }
+}
+
+/// ICMP errors about packets of live flows. An error makes no flow and refreshes none.
+impl LoadBalancer {
+    /// Sends an ICMP error about a backend's answer to that backend.
+    #[cold]
+    #[inline(never)]
+    fn send_error_to_backend(&self, affinity: &Affinity, packet: &mut Packet<'_>) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
+        let frame = packet.bytes_mut();
+        let fields = find_quote(frame, &headers, is_partial, Side::Reply)?;
+        let flow = affinity.flows.get(&FlowKey::new(&fields.flow(frame)?))?;
+        if now_ns.saturating_sub(flow.counts.last_ns) > self.timeout_ns {
+            return None;
+        }
+        let number = self.backend_number(flow, headers.flags.is_ipv6())?;
+        let backend = &self.backends[number];
+        replace_address(&fields, frame, backend.address)?;
+        if backend.has_mac != 0 {
+            frame.get_mut(..6)?.copy_from_slice(&backend.mac);
+        }
+        Some(())
+    }
+
+    /// Sends an ICMP error about a client's packet back to the client, from the address to which
+    /// the client had sent.
+    #[cold]
+    #[inline(never)]
+    fn return_error_to_client(
+        &self,
+        replies: &FlowTable<FlowKey, ReplyFlow>,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
+        let frame = packet.bytes_mut();
+        let fields = find_quote(frame, &headers, is_partial, Side::Forward)?;
+        let reply = replies.get(&FlowKey::new(&fields.flow(frame)?))?;
+        if now_ns.saturating_sub(reply.last_ns) > self.timeout_ns {
+            return None;
+        }
+        replace_address(&fields, frame, reply.address)
+    }
+}
+
+/// Finds the quote of an ICMP error about a UDP or TCP packet.
+fn find_quote(
+    frame: &[u8],
+    headers: &Headers,
+    is_partial: bool,
+    side: Side,
+) -> Option<QuotedEndpoint> {
+    let fields = QuotedEndpoint::find(frame, headers, side)?;
+    (!is_partial && fields.has_ports()).then_some(fields)
+}
+
+/// Replaces the address of the quoted endpoint, and the error's own address.
+fn replace_address(fields: &QuotedEndpoint, frame: &mut [u8], address: [u8; 16]) -> Option<()> {
+    let old = fields.endpoint(frame)?;
+    let new = Endpoint { address, ..old };
+    fields.write(frame, &old, &new)
 }
 
 impl Stateful for LoadBalancer {

@@ -6,15 +6,17 @@
 //!
 //! Behaviour in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
 //! addresses (REQ-2); port preservation where that port is free; only packets from inside refresh a
-//! mapping (REQ-6). No hairpinning.
+//! mapping (REQ-6). No hairpinning. An ICMP error about a packet of a live mapping is translated,
+//! with the packet that the error quotes (RFC 5508, REQ-3 to REQ-6).
 //!
 //! The function drops packets that it does not translate: fragments, since only the first fragment
-//! contains a port; ICMP errors; every other protocol; packets with an authentication header (RFC
+//! contains a port; other ICMP messages; every other protocol; packets with an authentication header (RFC
 //! 4302), which covers the addresses; packets of a family without an external address; packets from
 //! outside without a live mapping.
 
 mod endpoint;
 mod mappings;
+pub(crate) mod quoted;
 pub(crate) mod rewrite;
 
 pub use endpoint::Endpoint;
@@ -25,6 +27,7 @@ use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
 
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
+use quoted::QuotedEndpoint;
 use rewrite::EndpointFields;
 
 /// One side of the translator.
@@ -52,7 +55,9 @@ impl Nat {
         let now_ns = packet.meta().stamp_ns;
         let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
         let frame = packet.bytes_mut();
-        let fields = EndpointFields::find(frame, &headers, self.side)?;
+        let Some(fields) = EndpointFields::find(frame, &headers, self.side) else {
+            return self.translate_error(mappings, packet);
+        };
         let old = fields.endpoint(frame)?;
         let new = match self.side {
             Side::Forward => {
@@ -61,6 +66,26 @@ impl Nat {
             Side::Reply => mappings.translate_inward(&old, now_ns)?,
         };
         fields.write(frame, &old, &new, is_partial)
+    }
+
+    /// Translates an ICMP error about a packet of a live mapping. Makes and refreshes no mapping
+    /// (RFC 5508, REQ-6).
+    #[cold]
+    #[inline(never)]
+    fn translate_error(&self, mappings: &Mappings, packet: &mut Packet<'_>) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let headers = *packet.headers();
+        if packet.has_partial_checksum() {
+            return None;
+        }
+        let frame = packet.bytes_mut();
+        let fields = QuotedEndpoint::find(frame, &headers, self.side)?;
+        let old = fields.endpoint(frame)?;
+        let new = match self.side {
+            Side::Forward => mappings.find_outer(&old, now_ns)?,
+            Side::Reply => mappings.translate_inward(&old, now_ns)?,
+        };
+        fields.write(frame, &old, &new)
     }
 
     /// Returns the lifetime of a mapping after this packet.
