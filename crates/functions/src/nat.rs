@@ -10,9 +10,9 @@
 //! with the packet that the error quotes (RFC 5508, REQ-3 to REQ-6).
 //!
 //! The function drops packets that it does not translate: fragments, since only the first fragment
-//! contains a port; other ICMP messages; every other protocol; packets with an authentication header (RFC
-//! 4302), which covers the addresses; packets of a family without an external address; packets from
-//! outside without a live mapping.
+//! contains a port; other ICMP messages; every other protocol; packets with an authentication
+//! header (RFC 4302), which covers the addresses; packets of a family without an external address;
+//! packets from outside without a live mapping.
 
 mod endpoint;
 mod mappings;

@@ -80,8 +80,9 @@ pub static NAT: Kind = Kind {
     config: NatConfig::KEYS,
     description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
                   echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \
-                  destination of replies. Drops fragments, other packets that it cannot translate, and \
-                  replies without a live mapping. `myelin ps --flows` shows the mappings.",
+                  destination of replies. Both sides translate ICMP errors about packets of a mapping \
+                  (RFC 5508). Drops fragments, other packets that it cannot translate, and replies \
+                  without a live mapping. `myelin ps --flows` shows the mappings.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
     read: |fields| FunctionConfig::Nat(NatConfig::from_fields(fields)),
     ..Kind::BASE
