@@ -3,10 +3,15 @@
 //! `new` allocates and touches all memory of a table; no other operation allocates. When the
 //! table is full, a new flow evicts the least recently used flow. The table counts evictions.
 //!
-//! An entry keeps its slot from insertion to removal. A linked list orders the entries from the
-//! most to the least recently used. An open-addressing index with linear probing, at most half
-//! full, finds the entry of a flow. The hash has a random seed, so a sender cannot choose flows
-//! that collide.
+//! A function may *protect* flows, for example established connections. A protected flow is evicted
+//! only if no other flow is left, so a flood of new flows evicts none. At most 7/8 of the flows are
+//! protected: beyond, the least recently used of them loses its protection (segmented LRU, Karedla
+//! et al. 1994).
+//!
+//! An entry keeps its slot from insertion to removal. Two linked lists order the entries, protected
+//! ones and others, from the most to the least recently used. An open-addressing index with linear
+//! probing, at most half full, finds the entry of a flow. The hash has a random seed, so a sender
+//! cannot choose flows that collide.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
@@ -25,8 +30,8 @@ pub struct FlowTable<K, V> {
     seed: u64,
     /// Head of the unused entries, linked by `older`.
     unused: u32,
-    newest: u32,
-    oldest: u32,
+    /// The flows without protection, then the protected flows.
+    lists: [FlowList; 2],
     len: u32,
     evictions: u64,
 }
@@ -36,8 +41,25 @@ struct FlowEntry<K, V> {
     key: K,
     value: V,
     in_use: bool,
+    is_protected: bool,
     newer: u32,
     older: u32,
+}
+
+/// A list of entries in order of use.
+#[derive(Clone, Copy, Debug)]
+struct FlowList {
+    newest: u32,
+    oldest: u32,
+    len: u32,
+}
+
+impl FlowList {
+    const EMPTY: Self = Self {
+        newest: NONE,
+        oldest: NONE,
+        len: 0,
+    };
 }
 
 /// A slot of the index. The stored hash avoids most reads of other flows' entries.
@@ -56,6 +78,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
                 key: K::default(),
                 value: V::default(),
                 in_use: false,
+                is_protected: false,
                 newer: NONE,
                 older: if number as usize + 1 < capacity {
                     number + 1
@@ -74,8 +97,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
             // The standard library seeds this hasher with the system's random numbers.
             seed: RandomState::new().build_hasher().finish(),
             unused: 0,
-            newest: NONE,
-            oldest: NONE,
+            lists: [FlowList::EMPTY; 2],
             len: 0,
             evictions: 0,
         }
@@ -146,6 +168,23 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         self.insert_new(hash, key, value).1
     }
 
+    /// Protects a flow from eviction by flows without protection.
+    pub fn protect(&mut self, key: &K) {
+        let Some(at) = self.find(self.hash(key), key) else {
+            return;
+        };
+        let entry = self.index[at].entry;
+        if self.entries[entry as usize].is_protected {
+            return;
+        }
+        self.move_to_newest(entry, true);
+        let most = (self.capacity() - self.capacity() / 8) as u32;
+        let protected = self.lists[1];
+        if protected.len > most {
+            self.move_to_newest(protected.oldest, false);
+        }
+    }
+
     /// Removes a flow.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(self.hash(key), key)?;
@@ -160,9 +199,11 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         Some(self.entries[entry as usize].value)
     }
 
-    /// Returns the least recently used flow.
+    /// Returns the flow that a new flow evicts from a full table: the least recently used one, if
+    /// possible without protection.
     pub fn oldest(&self) -> Option<(&K, &V)> {
-        let entry = self.entries.get(self.oldest as usize)?;
+        let mut oldest = self.lists.iter().map(|list| list.oldest as usize);
+        let entry = oldest.find_map(|oldest| self.entries.get(oldest))?;
         Some((&entry.key, &entry.value))
     }
 
@@ -219,6 +260,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
             key,
             value,
             in_use: true,
+            is_protected: false,
             newer: NONE,
             older: NONE,
         };
@@ -256,32 +298,48 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
 
     #[inline]
     fn mark_newest(&mut self, entry: u32) {
-        if self.newest != entry {
-            self.unlink(entry);
-            self.link_newest(entry);
+        let is_protected = self.entries[entry as usize].is_protected;
+        if self.lists[usize::from(is_protected)].newest != entry {
+            self.move_to_newest(entry, is_protected);
         }
     }
 
+    /// Moves an entry to the front of the list of protected entries, or of the others.
+    fn move_to_newest(&mut self, entry: u32, is_protected: bool) {
+        self.unlink(entry);
+        self.entries[entry as usize].is_protected = is_protected;
+        self.link_newest(entry);
+    }
+
     fn unlink(&mut self, entry: u32) {
-        let FlowEntry { newer, older, .. } = self.entries[entry as usize];
+        let FlowEntry {
+            newer,
+            older,
+            is_protected,
+            ..
+        } = self.entries[entry as usize];
+        let list = &mut self.lists[usize::from(is_protected)];
+        list.len -= 1;
         match self.entries.get_mut(newer as usize) {
             Some(newer) => newer.older = older,
-            None => self.newest = older,
+            None => list.newest = older,
         }
         match self.entries.get_mut(older as usize) {
             Some(older) => older.newer = newer,
-            None => self.oldest = newer,
+            None => list.oldest = newer,
         }
     }
 
     fn link_newest(&mut self, entry: u32) {
-        let before = std::mem::replace(&mut self.newest, entry);
         let linked = &mut self.entries[entry as usize];
+        let list = &mut self.lists[usize::from(linked.is_protected)];
+        let before = std::mem::replace(&mut list.newest, entry);
+        list.len += 1;
         linked.newer = NONE;
         linked.older = before;
         match self.entries.get_mut(before as usize) {
             Some(before) => before.newer = entry,
-            None => self.oldest = entry,
+            None => list.oldest = entry,
         }
     }
 }
@@ -324,25 +382,49 @@ mod tests {
 
     use super::*;
 
-    /// Reference: flows from the least to the most recently used.
+    /// Reference: flows from the least to the most recently used, without and with protection.
     #[derive(Default)]
     struct Model {
-        flows: Vec<(u64, u32)>,
+        lists: [Vec<(u64, u32)>; 2],
         evictions: u64,
     }
 
     impl Model {
-        fn take(&mut self, key: u64) -> Option<u32> {
-            let at = self.flows.iter().position(|flow| flow.0 == key)?;
-            Some(self.flows.remove(at).1)
+        fn find(&self, key: u64) -> Option<(usize, usize)> {
+            let find = |list: &Vec<(u64, u32)>| list.iter().position(|flow| flow.0 == key);
+            (0..2).find_map(|list| Some((list, find(&self.lists[list])?)))
+        }
+
+        /// Uses a flow. Returns its value and sets the new one.
+        fn touch(&mut self, key: u64, change: impl FnOnce(u32) -> u32) -> Option<u32> {
+            let (list, at) = self.find(key)?;
+            let (_, value) = self.lists[list].remove(at);
+            self.lists[list].push((key, change(value)));
+            Some(value)
         }
 
         fn put(&mut self, capacity: usize, key: u64, value: u32) -> Option<(u64, u32)> {
-            let full = self.flows.len() == capacity;
-            let evicted = full.then(|| self.flows.remove(0));
+            let full = self.lists[0].len() + self.lists[1].len() == capacity;
+            let list = usize::from(self.lists[0].is_empty());
+            let evicted = full.then(|| self.lists[list].remove(0));
             self.evictions += u64::from(full);
-            self.flows.push((key, value));
+            self.lists[0].push((key, value));
             evicted
+        }
+
+        fn protect(&mut self, capacity: usize, key: u64) {
+            if let Some((0, at)) = self.find(key) {
+                let flow = self.lists[0].remove(at);
+                self.lists[1].push(flow);
+                if self.lists[1].len() > capacity - capacity / 8 {
+                    let demoted = self.lists[1].remove(0);
+                    self.lists[0].push(demoted);
+                }
+            }
+        }
+
+        fn all(&self) -> Vec<(u64, u32)> {
+            self.lists.concat()
         }
     }
 
@@ -352,6 +434,7 @@ mod tests {
         UseOrInsert(u64),
         Use(u64),
         Get(u64),
+        Protect(u64),
         Remove(u64),
     }
 
@@ -362,6 +445,7 @@ mod tests {
             4 => key.clone().prop_map(Step::UseOrInsert),
             3 => key.clone().prop_map(Step::Use),
             1 => key.clone().prop_map(Step::Get),
+            2 => key.clone().prop_map(Step::Protect),
             2 => key.prop_map(Step::Remove),
         ]
     }
@@ -380,45 +464,49 @@ mod tests {
                 let value = number as u32;
                 match step {
                     Step::Insert(key) => {
-                        let expected = match model.take(key) {
-                            Some(_) => {
-                                model.flows.push((key, value));
-                                None
-                            }
+                        let expected = match model.touch(key, |_| value) {
+                            Some(_) => None,
                             None => model.put(capacity, key, value),
                         };
                         prop_assert_eq!(table.insert(key, value), expected);
                     }
                     Step::UseOrInsert(key) => {
-                        let found = model.take(key);
-                        match found {
-                            Some(old) => model.flows.push((key, old + 1)),
-                            None => drop(model.put(capacity, key, value + 1)),
+                        let found = model.touch(key, |old| old + 1);
+                        if found.is_none() {
+                            model.put(capacity, key, value + 1);
                         }
                         let (held, is_new) = table.use_or_insert(key, || value);
                         prop_assert_eq!((*held, is_new), (found.unwrap_or(value), found.is_none()));
                         *held += 1;
                     }
                     Step::Use(key) => {
-                        let found = model.take(key);
-                        model.flows.extend(found.map(|value| (key, value)));
+                        let found = model.touch(key, |value| value);
                         prop_assert_eq!(table.use_flow(&key).copied(), found);
                     }
                     Step::Get(key) => {
-                        let held = model.flows.iter().find(|flow| flow.0 == key);
-                        prop_assert_eq!(table.get(&key).copied(), held.map(|flow| flow.1));
+                        let held = model.find(key).map(|(list, at)| model.lists[list][at].1);
+                        prop_assert_eq!(table.get(&key).copied(), held);
                     }
-                    Step::Remove(key) => prop_assert_eq!(table.remove(&key), model.take(key)),
+                    Step::Protect(key) => {
+                        table.protect(&key);
+                        model.protect(capacity, key);
+                    }
+                    Step::Remove(key) => {
+                        let found = model.find(key);
+                        let removed = found.map(|(list, at)| model.lists[list].remove(at).1);
+                        prop_assert_eq!(table.remove(&key), removed);
+                    }
                 }
                 let oldest = table.oldest().map(|(key, value)| (*key, *value));
-                prop_assert_eq!(oldest, model.flows.first().copied());
-                prop_assert_eq!(table.len(), model.flows.len());
+                prop_assert_eq!(oldest, model.all().first().copied());
+                prop_assert_eq!(table.len(), model.all().len());
                 prop_assert_eq!(table.evictions(), model.evictions);
             }
             let mut held: Vec<_> = table.iter().map(|(key, value)| (*key, *value)).collect();
             held.sort_unstable();
-            model.flows.sort_unstable();
-            prop_assert_eq!(held, model.flows);
+            let mut flows = model.all();
+            flows.sort_unstable();
+            prop_assert_eq!(held, flows);
         }
     }
 

@@ -18,8 +18,12 @@
 //! * on the reply side, packets without a live flow.
 //!
 //! When a table is full, a new flow evicts the least recently used flow, and the table counts the
-//! eviction. The function counts the clients' packets by flow.
+//! eviction. The client's second packet, unless it opens a TCP connection again, protects a flow,
+//! so a flood of half-open connections evicts no established one. The function counts the clients'
+//! packets by flow.
 
+use myelin_packet::five_tuple::TCP;
+use myelin_packet::flow_marks::tcp;
 use myelin_packet::maglev::{Backend, MaglevTable};
 use myelin_packet::prefix::address_of;
 use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers};
@@ -53,6 +57,7 @@ struct BalancedFlow {
     reply_recorded_ns: u64,
     /// Index of the backend in the configuration when the flow was last used.
     backend: u32,
+    is_established: bool,
 }
 
 /// A flow as the backends answer it.
@@ -107,8 +112,14 @@ impl LoadBalancer {
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
-        let size = (packet.segments(), packet.len() as u64);
-        let backend = self.select_backend(affinity, &key, (is_ipv6, size), now_ns)?;
+        let arrival = Arrival {
+            is_ipv6,
+            opens: opens_connection(&key, &headers, packet.bytes()),
+            packets: packet.segments(),
+            bytes: packet.len() as u64,
+            now_ns,
+        };
+        let backend = self.select_backend(affinity, &key, arrival)?;
         let is_partial = packet.has_partial_checksum();
         let frame = packet.bytes_mut();
         let fields = EndpointFields::find(frame, &headers, Side::Reply)?;
@@ -122,15 +133,21 @@ impl LoadBalancer {
         Some(())
     }
 
-    /// Finds or selects the backend of a flow, and counts the packet: `packets` on the wire.
+    /// Finds or selects the backend of a flow, and counts the packet.
     #[inline]
     fn select_backend(
         &self,
         affinity: &mut Affinity,
         key: &FlowKey,
-        (is_ipv6, (packets, bytes)): (bool, (u64, u64)),
-        now_ns: u64,
+        arrival: Arrival,
     ) -> Option<&Backend> {
+        let Arrival {
+            is_ipv6,
+            opens,
+            packets,
+            bytes,
+            now_ns,
+        } = arrival;
         let Affinity {
             flows,
             replies,
@@ -149,6 +166,11 @@ impl LoadBalancer {
             flow.counts.last_ns = now_ns;
             flow.counts.packets += packets;
             flow.counts.bytes += bytes;
+            if !opens && !flow.is_established {
+                flow.is_established = true;
+                flows.protect(key);
+                replies.protect(&answers_of(key, backend));
+            }
             return Some(backend);
         }
         let table = if is_ipv6 { &self.v6 } else { &self.v4 };
@@ -165,6 +187,7 @@ impl LoadBalancer {
             },
             reply_recorded_ns: now_ns,
             backend: number.into(),
+            is_established: false,
         };
         flows.insert(*key, flow);
         *begun += 1;
@@ -193,15 +216,8 @@ impl LoadBalancer {
         backend: &Backend,
         now_ns: u64,
     ) -> Option<()> {
-        let tuple = key.five_tuple();
-        let address = Backend::new(tuple.destination, None).address;
-        let answers = FlowKey::new(
-            &FiveTuple {
-                destination: address_of(backend.address, backend.is_ipv6 != 0),
-                ..tuple
-            }
-            .reversed(),
-        );
+        let address = Backend::new(key.five_tuple().destination, None).address;
+        let answers = answers_of(key, backend);
         let taken = replies.get(&answers).is_some_and(|reply| {
             reply.address != address && now_ns.saturating_sub(reply.last_ns) <= self.timeout_ns
         });
@@ -304,6 +320,34 @@ fn replace_address(fields: &QuotedEndpoint, frame: &mut [u8], address: [u8; 16])
     let old = fields.endpoint(frame)?;
     let new = Endpoint { address, ..old };
     fields.write(frame, &old, &new)
+}
+
+/// A client's packet.
+#[derive(Clone, Copy)]
+struct Arrival {
+    is_ipv6: bool,
+    /// Whether the packet requests a TCP connection.
+    opens: bool,
+    /// Packets on the wire.
+    packets: u64,
+    bytes: u64,
+    now_ns: u64,
+}
+
+/// Returns whether a packet requests a TCP connection.
+#[inline]
+fn opens_connection(key: &FlowKey, headers: &Headers, frame: &[u8]) -> bool {
+    let flags = frame.get(usize::from(headers.l4) + tcp::OFFSET);
+    key.five_tuple().protocol == TCP && flags.is_some_and(|flags| tcp::opens(*flags))
+}
+
+/// Returns the key of a backend's answers to a flow.
+fn answers_of(key: &FlowKey, backend: &Backend) -> FlowKey {
+    let to_backend = FiveTuple {
+        destination: address_of(backend.address, backend.is_ipv6 != 0),
+        ..key.five_tuple()
+    };
+    FlowKey::new(&to_backend.reversed())
 }
 
 impl Stateful for LoadBalancer {

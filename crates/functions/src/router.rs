@@ -19,10 +19,10 @@ const DONT_FRAGMENT: u8 = 0x40;
 /// A router for IPv4 and IPv6. It looks up the destination address, decrements the time to live
 /// (hop limit) and writes the Ethernet address of the next hop.
 ///
-/// The router drops a packet without a route, a packet whose time to live expires, and a packet that
-/// is longer than the MTU and that routers must not fragment. It sends an ICMP message to the sender
-/// of the last two (RFC 1812, sections 5.3.1 and 5.2.7.1; RFC 8200, sections 3 and 5), unless the
-/// configuration has no address of the packet's family. IPv6 packets that stay on their
+/// The router drops a packet without a route, a packet whose time to live expires, and a packet
+/// that is longer than the MTU and that routers must not fragment. It sends an ICMP message to the
+/// sender of the last two (RFC 1812, sections 5.3.1 and 5.2.7.1; RFC 8200, sections 3 and 5),
+/// unless the configuration has no address of the packet's family. IPv6 packets that stay on their
 /// link, such as neighbour discovery, pass unchanged.
 #[derive(Debug)]
 pub struct Router {

@@ -242,7 +242,7 @@ mod tests {
     use crate::Fault;
 
     /// The claims of deployments in which each path has these rates, in the order of `paths::all`.
-    fn claims_of(rates: [f64; 11], deployments: usize) -> Vec<Claim> {
+    fn claims_of(rates: [f64; 12], deployments: usize) -> Vec<Claim> {
         let measured = Measured {
             paths: paths::all(None),
             workloads: Workload::ALL.into(),
@@ -256,7 +256,7 @@ mod tests {
             });
             samples.push(measured.subjects().observed([loads; 4].concat()));
         }
-        assert_eq!(measured.rows(&samples).len(), 44);
+        assert_eq!(measured.rows(&samples).len(), 48);
         measured.claims(&samples)
     }
 
@@ -265,9 +265,9 @@ mod tests {
     }
 
     /// Made-up rates in Gbit/s or so: direct, router, router with rule, bridge, kernel chains, user
-    /// chains, C.
-    const GOOD: [f64; 11] = [
-        19.5, 18.2, 18.0, 18.6, 19.2, 19.1, 19.0, 17.0, 16.8, 16.6, 11.0,
+    /// chains, user chain of wire size, C.
+    const GOOD: [f64; 12] = [
+        19.5, 18.2, 18.0, 18.6, 19.2, 19.1, 19.0, 17.0, 16.8, 16.6, 3.5, 11.0,
     ];
 
     #[test]
@@ -312,6 +312,6 @@ mod tests {
             "TCP bulk, user chain of 5 / C forwarder",
         ];
         assert_eq!(ids, expected);
-        assert!(measured.rows(&Deployments::default()).len() == 20);
+        assert!(measured.rows(&Deployments::default()).len() == 22);
     }
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use myelin_packet::fixtures::{self, build};
+use myelin_packet::flow_marks::tcp;
 use myelin_packet::{FiveTuple, Headers, MacAddr, parse};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, Side};
 use proptest::prelude::*;
@@ -462,5 +463,42 @@ fn one_of_two_ambiguous_flows_on_two_cpus_is_refused() {
             first != second,
             "round {round}: exactly one flow must pass, not {first} and {second}"
         );
+    }
+}
+
+/// A TCP segment of a client with these flags. Its checksum is wrong, which no load balancer minds.
+fn segment(client: u16, flags: u8) -> Vec<u8> {
+    let segment = frame(client, true, false);
+    let flags_at = usize::from(parse(&segment).unwrap().l4) + tcp::OFFSET;
+    build::with_byte(segment, flags_at, flags)
+}
+
+#[test]
+fn a_flood_of_connection_requests_evicts_no_established_flow() {
+    let small = LoadBalancerConfig {
+        flows: 64,
+        ..config(1..=1)
+    };
+    let [forward, reply] = load_pair(&Spaces::user(), &small, "web");
+    let opened = forward.run(&segment(0, tcp::SYN), SECOND).unwrap();
+    forward.run(&segment(0, tcp::ACK), SECOND).unwrap();
+    let answers = |number: u16| {
+        let request = tuple(&opened).reversed();
+        let from = SocketAddr::new(request.source, request.source_port.unwrap());
+        let to = SocketAddr::new(request.destination, 20_000 + number);
+        reply.run(&build::tcp(from, to, b"answer"), 2 * SECOND)
+    };
+    for client in 1..1000 {
+        forward.run(&segment(client, tcp::SYN), SECOND).unwrap();
+        // The backend accepts, the client stays silent.
+        answers(client).unwrap();
+    }
+    assert!(answers(0).is_some(), "the established flow");
+    assert!(answers(1).is_none(), "the first flow of the flood");
+    // Established flows leave room for new ones.
+    for client in 1..200 {
+        forward.run(&segment(client, tcp::SYN), 3 * SECOND).unwrap();
+        forward.run(&segment(client, tcp::ACK), 3 * SECOND).unwrap();
+        answers(client).unwrap();
     }
 }
