@@ -26,13 +26,13 @@ use myelin_packet::five_tuple::TCP;
 use myelin_packet::flow_marks::tcp;
 use myelin_packet::maglev::{Backend, MaglevTable};
 use myelin_packet::prefix::address_of;
-use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers};
+use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers, IcmpQuote};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
-use crate::nat::Endpoint;
 use crate::nat::quoted::QuotedEndpoint;
 use crate::nat::rewrite::EndpointFields;
+use crate::nat::{DROPPED_ERRORS, Endpoint};
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Period after which a flow's packet writes the reply record again, as the table may have evicted
@@ -87,6 +87,7 @@ pub struct LoadBalancer {
     backends: Vec<Backend>,
     v4: MaglevTable,
     v6: MaglevTable,
+    dropped_errors: u64,
 }
 
 impl LoadBalancer {
@@ -99,16 +100,18 @@ impl LoadBalancer {
             backends: config.backends(),
             v4,
             v6,
+            dropped_errors: 0,
         }
     }
 
     /// Sends a packet to the backend of its flow.
     #[inline]
-    fn send_to_backend(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
+    fn send_to_backend(&mut self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
-            return self.send_error_to_backend(affinity, packet);
+            let done = self.send_error_to_backend(affinity, packet);
+            return self.count_dropped_error(done, packet);
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
@@ -235,14 +238,15 @@ impl LoadBalancer {
     /// Sends a backend's answer back to the client.
     #[inline]
     fn return_to_client(
-        &self,
+        &mut self,
         replies: &mut FlowTable<FlowKey, ReplyFlow>,
         packet: &mut Packet<'_>,
     ) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
-            return self.return_error_to_client(replies, packet);
+            let done = self.return_error_to_client(replies, packet);
+            return self.count_dropped_error(done, packet);
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let reply = replies.use_flow(&key)?;
@@ -262,6 +266,16 @@ impl LoadBalancer {
 
 /// ICMP errors about packets of live flows. An error makes no flow and refreshes none.
 impl LoadBalancer {
+    /// Counts the packet if it is an ICMP error that the function does not translate.
+    #[cold]
+    #[inline(never)]
+    fn count_dropped_error(&mut self, done: Option<()>, packet: &Packet<'_>) -> Option<()> {
+        if done.is_none() && IcmpQuote::is_error(packet.bytes(), packet.headers()) {
+            self.dropped_errors += packet.segments();
+        }
+        done
+    }
+
     /// Sends an ICMP error about a backend's answer to that backend.
     #[cold]
     #[inline(never)]
@@ -365,6 +379,10 @@ impl Stateful for LoadBalancer {
             Side::Reply => self.return_to_client(&mut affinity.replies, packet),
         };
         done.into()
+    }
+
+    fn read_counters(&self, _affinity: &Affinity, sink: &mut dyn FnMut(&'static str, u64)) {
+        sink(DROPPED_ERRORS, self.dropped_errors);
     }
 
     fn read_flows(&self, affinity: &Affinity, page: &mut FlowPage) {

@@ -22,6 +22,7 @@ pub(crate) mod rewrite;
 pub use endpoint::Endpoint;
 pub use mappings::{Lifetime, Mappings, PORT_TRIES, SWEEP_SLOTS};
 
+use myelin_packet::IcmpQuote;
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
@@ -30,6 +31,9 @@ use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 use quoted::QuotedEndpoint;
 use rewrite::EndpointFields;
 
+/// Name of the counter of dropped ICMP errors.
+pub(crate) const DROPPED_ERRORS: &str = "icmp-errors-dropped";
+
 /// One side of the translator.
 #[derive(Debug)]
 pub struct Nat {
@@ -37,6 +41,7 @@ pub struct Nat {
     timeout_ns: u64,
     tcp_timeout_ns: u64,
     tcp_transitory_ns: u64,
+    dropped_errors: u64,
 }
 
 impl Nat {
@@ -47,16 +52,17 @@ impl Nat {
             timeout_ns: config.timeout_ns,
             tcp_timeout_ns: config.tcp_timeout_ns,
             tcp_transitory_ns: config.tcp_transitory_ns(),
+            dropped_errors: 0,
         }
     }
 
     #[inline]
-    fn translate(&self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
+    fn translate(&mut self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
         let frame = packet.bytes_mut();
         let Some(fields) = EndpointFields::find(frame, &headers, self.side) else {
-            return self.translate_error(mappings, packet);
+            return self.translate_or_count_error(mappings, packet);
         };
         let old = fields.endpoint(frame)?;
         let new = match self.side {
@@ -68,10 +74,23 @@ impl Nat {
         fields.write(frame, &old, &new, is_partial)
     }
 
-    /// Translates an ICMP error about a packet of a live mapping. Makes and refreshes no mapping
-    /// (RFC 5508, REQ-6).
+    /// Translates an ICMP error. Counts an error that it does not translate.
     #[cold]
     #[inline(never)]
+    fn translate_or_count_error(
+        &mut self,
+        mappings: &Mappings,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let done = self.translate_error(mappings, packet);
+        if done.is_none() && IcmpQuote::is_error(packet.bytes(), packet.headers()) {
+            self.dropped_errors += packet.segments();
+        }
+        done
+    }
+
+    /// Translates an ICMP error about a packet of a live mapping. Makes and refreshes no mapping
+    /// (RFC 5508, REQ-6).
     fn translate_error(&self, mappings: &Mappings, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
@@ -121,6 +140,10 @@ impl Stateful for Nat {
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
         self.translate(mappings, packet).into()
+    }
+
+    fn read_counters(&self, _mappings: &Mappings, sink: &mut dyn FnMut(&'static str, u64)) {
+        sink(DROPPED_ERRORS, self.dropped_errors);
     }
 
     fn read_flows(&self, mappings: &Mappings, page: &mut FlowPage) {

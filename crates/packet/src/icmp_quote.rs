@@ -37,24 +37,34 @@ pub struct IcmpQuote {
 }
 
 impl IcmpQuote {
-    /// Finds the quote in `frame`. Returns `None` for a packet that is no valid ICMP error, and if
-    /// the headers do not belong to `frame`.
-    pub fn find(frame: &[u8], headers: &Headers) -> Option<Self> {
+    /// Returns whether a packet is an ICMP error, with or without a valid quote.
+    pub fn is_error(frame: &[u8], headers: &Headers) -> bool {
         let is_ipv6 = headers.flags.is_ipv6();
         let protocol = if is_ipv6 { ICMPV6 } else { ICMP };
-        if headers.flags.is_fragment() || headers.protocol != protocol {
-            return None;
-        }
-        let (l4, end) = (usize::from(headers.l4), usize::from(headers.end));
-        let frame = frame.get(..end)?;
-        let is_error = match *frame.get(l4)? {
+        let message = frame.get(headers.l4.into()..headers.end.into());
+        let Some([kind, rest @ ..]) = message else {
+            return false;
+        };
+        let is_error_type = match kind {
             1..=4 if is_ipv6 => true,
             3 | 4 | 11 | 12 => !is_ipv6,
             _ => false,
         };
-        if !is_error {
+        is_error_type
+            && !headers.flags.is_fragment()
+            && headers.protocol == protocol
+            && rest.len() + 1 >= ICMP_LEN
+    }
+
+    /// Finds the quote in `frame`. Returns `None` for a packet that is no valid ICMP error, and if
+    /// the headers do not belong to `frame`.
+    pub fn find(frame: &[u8], headers: &Headers) -> Option<Self> {
+        if !Self::is_error(frame, headers) {
             return None;
         }
+        let is_ipv6 = headers.flags.is_ipv6();
+        let (l4, end) = (usize::from(headers.l4), usize::from(headers.end));
+        let frame = frame.get(..end)?;
         let l3 = l4 + ICMP_LEN;
         let (l4, protocol) = if is_ipv6 {
             skip_ipv6(frame, l3)?

@@ -217,7 +217,7 @@ __noinline int is_error_allowed(hook_ctx *ctx)
 	__u32 zero = 0;
 	const void *base = bpf_map_lookup_elem(&tables, &zero);
 
-	if (!base || !find_quote(ctx, &quote))
+	if (!base || !find_icmp_error(ctx, &quote) || !find_quoted_packet(ctx, &quote))
 		return false;
 
 	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;

@@ -147,8 +147,8 @@ static __always_inline bool is_told_to_sender(const hook_ctx *ctx, const struct 
 	       told[3] == source[3];
 }
 
-/* Finds the quote of an ICMP error. Returns false for a packet that is no valid ICMP error. */
-static __always_inline bool find_quote(hook_ctx *ctx, struct icmp_quote *quote)
+/* Returns whether a packet is an ICMP error. Fills all of `quote` but the quoted header. */
+static __always_inline bool find_icmp_error(hook_ctx *ctx, struct icmp_quote *quote)
 {
 	struct headers headers;
 	__u8 protocol;
@@ -167,9 +167,15 @@ static __always_inline bool find_quote(hook_ctx *ctx, struct icmp_quote *quote)
 
 	const struct icmp_start *icmp = (void *)(long)ctx->data + (quote->message & MAX_OFFSET);
 
-	if ((const void *)(icmp + 1) > (const void *)(long)ctx->data_end || icmp->type > 31 ||
-	    !((quote->is_ipv6 ? ICMP_ERRORS_V6 : ICMP_ERRORS) >> icmp->type & 1) ||
-	    !skip_quoted_ip(ctx, quote) || quote->l4 + QUOTED_L4_MIN > quote->end)
+	return quote->message + sizeof(*icmp) <= quote->end &&
+	       (const void *)(icmp + 1) <= (const void *)(long)ctx->data_end && icmp->type < 32 &&
+	       (quote->is_ipv6 ? ICMP_ERRORS_V6 : ICMP_ERRORS) >> icmp->type & 1;
+}
+
+/* Finds the quote of an ICMP error. Returns false for a quote that breaks a rule. */
+static __always_inline bool find_quoted_packet(hook_ctx *ctx, struct icmp_quote *quote)
+{
+	if (!skip_quoted_ip(ctx, quote) || quote->l4 + QUOTED_L4_MIN > quote->end)
 		return false;
 
 	const __u8 *first = (void *)(long)ctx->data + (quote->l4 & MAX_OFFSET);

@@ -328,28 +328,24 @@ static __always_inline bool read_quoted_flow(hook_ctx *ctx, const struct icmp_qu
 	       read_field16(ctx, quote->l4 + 2, &key->source_port);
 }
 
-/*
- * Translates an ICMP error about a packet of a live flow. Makes and refreshes no flow. This is a
- * global function, because the verifier checks a global function only once.
- */
-__noinline int translate_error(hook_ctx *ctx)
+/* Makes and refreshes no flow. */
+static __always_inline bool translate_quote(hook_ctx *ctx, struct quoted_endpoint *fields)
 {
-	struct quoted_endpoint fields = {};
 	struct flow_key key = {};
 	struct endpoint new;
 	__u64 now;
 
-	if (!hook_stamp(ctx, &now) || !find_quoted_endpoint(ctx, !INSTANCE.reply, &fields) ||
-	    !read_quoted_flow(ctx, &fields.quote, &key))
+	if (!hook_stamp(ctx, &now) || !find_quoted_endpoint(ctx, !INSTANCE.reply, fields) ||
+	    !read_quoted_flow(ctx, &fields->quote, &key))
 		return false;
-	new = fields.old;
+	new = fields->old;
 	if (INSTANCE.reply) {
 		const struct reply *reply = bpf_map_lookup_elem(&replies, &key);
 
 		if (!reply || !is_alive(now, reply->last_ns))
 			return false;
 		__builtin_memcpy(new.address, reply->address, sizeof(new.address));
-		return write_quoted_endpoint(ctx, &fields, &new);
+		return write_quoted_endpoint(ctx, fields, &new);
 	}
 
 	const struct backend *backend = find_flow_backend(&key, now);
@@ -357,7 +353,23 @@ __noinline int translate_error(hook_ctx *ctx)
 	if (!backend)
 		return false;
 	__builtin_memcpy(new.address, backend->address, sizeof(new.address));
-	return write_quoted_endpoint(ctx, &fields, &new) && write_mac(ctx, backend);
+	return write_quoted_endpoint(ctx, fields, &new) && write_mac(ctx, backend);
+}
+
+/*
+ * Translates an ICMP error about a packet of a live flow. Counts an error that it does not
+ * translate. This is a global function, because the verifier checks a global function only once.
+ */
+__noinline int translate_error(hook_ctx *ctx)
+{
+	struct quoted_endpoint fields = {};
+
+	if (!find_icmp_error(ctx, &fields.quote))
+		return false;
+	if (translate_quote(ctx, &fields))
+		return true;
+	counter_line(HOP(line))->special += hook_segments(ctx);
+	return false;
 }
 
 static __always_inline bool balance_packet(hook_ctx *ctx)

@@ -393,23 +393,35 @@ static __always_inline bool find_outer(const struct endpoint *inner, __u64 now,
 	return true;
 }
 
+/* Makes and refreshes no mapping (RFC 5508, REQ-6). */
+static __always_inline bool translate_quote(hook_ctx *ctx, struct quoted_endpoint *fields)
+{
+	struct endpoint new = {};
+	__u64 now;
+
+	if (!hook_stamp(ctx, &now) || !find_quoted_endpoint(ctx, INSTANCE.reply, fields))
+		return false;
+
+	bool found = INSTANCE.reply ? translate_inward(&fields->old, now, &new)
+				    : find_outer(&fields->old, now, &new);
+
+	return found && write_quoted_endpoint(ctx, fields, &new);
+}
+
 /*
- * Translates an ICMP error about a packet of a live mapping. Makes and refreshes no mapping (RFC
- * 5508, REQ-6). This is a global function, because the verifier checks a global function only once.
+ * Translates an ICMP error about a packet of a live mapping. Counts an error that it does not
+ * translate. This is a global function, because the verifier checks a global function only once.
  */
 __noinline int translate_error(hook_ctx *ctx)
 {
 	struct quoted_endpoint fields = {};
-	struct endpoint new = {};
-	__u64 now;
 
-	if (!hook_stamp(ctx, &now) || !find_quoted_endpoint(ctx, INSTANCE.reply, &fields))
+	if (!find_icmp_error(ctx, &fields.quote))
 		return false;
-
-	bool found = INSTANCE.reply ? translate_inward(&fields.old, now, &new)
-				    : find_outer(&fields.old, now, &new);
-
-	return found && write_quoted_endpoint(ctx, &fields, &new);
+	if (translate_quote(ctx, &fields))
+		return true;
+	counter_line(HOP(line))->special += hook_segments(ctx);
+	return false;
 }
 
 static __always_inline bool translate_packet(hook_ctx *ctx)

@@ -19,14 +19,14 @@ struct quoted_endpoint {
 	struct endpoint old;
 };
 
-/* Finds and reads the fields. Returns false for a packet that is no ICMP error, and for an error
- * about a packet that the function never sends. */
+/* Finds and reads the fields of an ICMP error. Returns false for a quote that breaks a rule, and
+ * for a quoted packet that the function never sends. */
 static __always_inline bool find_quoted_endpoint(hook_ctx *ctx, bool reply,
 						 struct quoted_endpoint *fields)
 {
 	struct icmp_quote *quote = &fields->quote;
 
-	if (!find_quote(ctx, quote))
+	if (!find_quoted_packet(ctx, quote))
 		return false;
 
 	bool is_ipv6 = quote->is_ipv6;

@@ -240,6 +240,7 @@ fn errors_make_and_refresh_nothing() {
         let chains = flow.translator.load(&spaces);
         let exchange = flow.exchange(&chains, flow.request());
         let [forward, reply] = &chains;
+        assert_eq!([forward, reply].map(Chains::special_count), [0, 0]);
         let [back, _] = flow.error_about_request(&exchange, 3, 1000);
         let [out, _] = flow.error_about_answer(&exchange, 3, 1000);
         let before = forward.flows();
@@ -292,7 +293,11 @@ fn invalid_errors_are_dropped() {
         };
         let seen = &exchange.translated_request;
         let drop = |frame: &[u8], case: &str| {
+            let before = chains[1].special_count();
             chains[1].expect(frame, None, &format!("{flow:?}: {case}"));
+            let is_counted = !["a redirect", "a fragment"].contains(&case);
+            let counted = chains[1].special_count() - before;
+            assert_eq!(counted, u64::from(is_counted), "{flow:?}: {case}");
         };
         drop(
             &error(seen, 3, shortest - 1),
@@ -413,6 +418,9 @@ fn compare_with_the_model(user_cases: u32, all_cases: u32) {
             let flow = flows[case.flow];
             let chains = &chains[usize::from(flow.translator == Translator::LoadBalancer)];
             check_case(flow, chains, case);
+        }
+        for chain in chains.iter().flatten() {
+            chain.special_count();
         }
     });
 }

@@ -83,6 +83,10 @@ pub static LOAD_BALANCER: Kind = Kind {
                   errors about packets of a flow. Drops other packets without ports, and replies without a \
                   live flow. `myelin ps --flows` shows each flow's backend.",
     example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
+    counters: &[(
+        "icmp-errors-dropped",
+        "dropped: an ICMP error that breaks a rule, or about no live flow",
+    )],
     read: |fields| FunctionConfig::LoadBalancer(LoadBalancerConfig::from_fields(fields)),
     flow_lifetime_ns: |config, _, _| match config {
         FunctionConfig::LoadBalancer(config) => Some(config.timeout_ns),

@@ -84,6 +84,10 @@ pub static NAT: Kind = Kind {
                   (RFC 5508). Drops fragments, other packets that it cannot translate, and replies \
                   without a live mapping. `myelin ps --flows` shows the mappings.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
+    counters: &[(
+        "icmp-errors-dropped",
+        "dropped: an ICMP error that breaks a rule, or about no live mapping",
+    )],
     read: |fields| FunctionConfig::Nat(NatConfig::from_fields(fields)),
     ..Kind::BASE
 };
