@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use common::{Myelin, skip_unless_root, skip_without};
+use common::{Myelin, skip_unless_root, skip_without, wait_for};
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use serde_json::{Value, json};
 
@@ -323,6 +323,25 @@ except ConnectionRefusedError:
     print('refused')
 ";
 
+/// Sends an ICMP error about no packet to the external address.
+const FORGED_ERROR: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_PROTOCOL)
+s.sendto(bytes([KIND, 3, 0xfc, 0xfc] + [0] * 60), ('198.51.100.7', 0))
+";
+
+/// Returns the dropped ICMP errors of the function `restore`.
+fn dropped_errors(myelin: &Myelin) -> u64 {
+    let chains = myelin.run_json(&["ps", "--json"]);
+    let mut hops = chains
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|chain| chain["hops"].as_array().into_iter().flatten());
+    let restore = hops.find(|hop| hop["name"] == "restore").unwrap();
+    restore["counters"]["icmp-errors-dropped"].as_u64().unwrap()
+}
+
 /// Asserts that the ICMP errors of a router and of a host reach the client through NAT.
 fn assert_errors_return(space: &str, v6: bool) {
     if skip_unless_root() || skip_without("python3") || skip_without("unshare") {
@@ -365,6 +384,13 @@ fn assert_errors_return(space: &str, v6: bool) {
     let client = convert(FAR_CLIENT);
     let answer = myelin.run_ok(&["exec", "client", "--", "python3", "-c", &client]);
     assert_eq!(answer, "300000\nrefused\n");
+    assert_eq!(dropped_errors(&myelin), 0);
+    let (protocol, kind) = if v6 { ("ICMPV6", "1") } else { ("ICMP", "3") };
+    let forged = convert(FORGED_ERROR)
+        .replace("PROTOCOL", protocol)
+        .replace("KIND", kind);
+    myelin.run_ok(&["exec", "server", "--", "python3", "-c", &forged]);
+    wait_for("the error is counted", || dropped_errors(&myelin) == 1);
     drop(far);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -152,3 +152,51 @@ fn is_quotable(protocol: u8, first: u8) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::build;
+    use crate::parse;
+
+    fn find(frame: &[u8]) -> Option<IcmpQuote> {
+        IcmpQuote::find(frame, &parse(frame).unwrap())
+    }
+
+    #[test]
+    fn an_error_quotes_the_five_tuple_of_its_packet() {
+        for (client, server) in [
+            (build::client_v4(), build::server_v4()),
+            (build::client_v6(), build::server_v6()),
+        ] {
+            for about in [
+                build::udp(client, server, b"hello"),
+                build::tcp(client, server, b"hello"),
+                build::ip(client.ip(), server.ip(), 132, &[1; 12]),
+            ] {
+                let error = build::icmp_error(server.ip(), client.ip(), 3, (&about, 1000));
+                let tuple = parse(&about).unwrap().five_tuple(&about);
+                assert_eq!(find(&error).unwrap().five_tuple(&error), Some(tuple));
+                assert_eq!(find(&about), None, "no error");
+                let elsewhere = build::icmp_error(client.ip(), server.ip(), 3, (&about, 1000));
+                assert_eq!(find(&elsewhere), None, "not to the sender");
+            }
+        }
+    }
+
+    #[test]
+    fn a_quote_has_the_ip_header_and_eight_bytes() {
+        for (about, l4) in [(build::udp_v4(50), 20), (build::udp_v6(50), 40)] {
+            let headers = parse(&about).unwrap();
+            let (to, from) = (
+                headers.five_tuple(&about).source,
+                headers.five_tuple(&about).destination,
+            );
+            for length in 0..60 {
+                let error = build::icmp_error(from, to, 4, (&about, length));
+                assert!(IcmpQuote::is_error(&error, &parse(&error).unwrap()));
+                assert_eq!(find(&error).is_some(), length >= l4 + 8, "{length} bytes");
+            }
+        }
+    }
+}
