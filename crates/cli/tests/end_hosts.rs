@@ -35,7 +35,6 @@ fn end_hosts_send_super_packets_while_each_function_takes_them() {
         return;
     }
     let myelin = Myelin::new();
-    let name = myelin.chain_name("bulk");
     let up = |kind: &str, spec: &str| {
         let text = format!("{}{spec}", CHAIN.replace("KIND", kind));
         let file = myelin.write_file(&text);
@@ -77,6 +76,6 @@ fn end_hosts_send_super_packets_while_each_function_takes_them() {
         }
     }
     drop((client, server, streams));
-    myelin.run_ok(&["down", &name]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -266,3 +266,39 @@ fn packets_of_a_black_box_leave_at_interfaces_without_napi() {
     drop(ports);
     myelin.assert_clean();
 }
+
+#[test]
+fn a_router_answers_senders_over_its_ingress_interface() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let ports = PortPair::new();
+    let router = "{ name: r, kind: router, space: user, config: { mtu: 1400, addresses: [ 10.77.0.254 ], routes: [ { prefix: 0.0.0.0/0 } ] } }";
+    // A datagram whose time to live expires, and one above the router's MTU that must not be
+    // fragmented. The answers are in the error queue (ip(7)): type and code.
+    let program = "import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(60)
+s.setsockopt(0, 11, 1)
+s.setsockopt(0, 10, 3)
+s.connect((\"10.77.0.2\", 9000))
+def answer(size, ttl):
+    s.setsockopt(0, 2, ttl)
+    s.send(bytes(size))
+    try: s.recv(1)
+    except TimeoutError: sys.exit(\"no answer\")
+    except OSError: pass
+    _, extra, _, _ = s.recvmsg(100, 1000, 0x2000)
+    print(extra[0][2][5], extra[0][2][6])
+answer(100, 1)
+answer(1472, 64)";
+    for worker in ["", SUPER_PACKETS] {
+        let file = myelin.write_file(&ports.both_ways(&format!("[ {router} ]"), worker));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        assert_eq!(ports.run_on_client(program), "11 0\n3 4\n", "{worker}");
+        myelin.run_ok(&["down", "--all"]);
+    }
+    drop(ports);
+    myelin.assert_clean();
+}

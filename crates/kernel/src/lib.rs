@@ -104,7 +104,7 @@ pub use plane::Plane;
 pub use policer::{Policer, ShaperCounters};
 pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
-pub use relay::Relay;
+pub use relay::{Relay, ReplyPath};
 pub use resources::Capacity;
 pub use sff::{
     BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime,

@@ -17,7 +17,7 @@ use crate::object::{CLOSED, POLICER};
 use crate::policer::Policer;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
-use crate::relay::Relay;
+use crate::relay::{Relay, ReplyPath};
 use crate::resources::{Capacity, PlaneResources, create_device_map};
 use crate::sff::{DistributedConfig, FunctionLink};
 use crate::sockets::Sockets;
@@ -157,6 +157,11 @@ impl Plane {
     /// gets no packet before [`Port::redirect_to_relay`].
     pub fn add_relay(&self, spi: u32, near: u32) -> Result<Relay, Error> {
         Relay::new(&self.shared, spi, near)
+    }
+
+    /// Transmits at the interface `port` what comes back at the near end of its entry link.
+    pub fn add_reply_path(&self, near: (&str, u32), port: u32) -> Result<ReplyPath, Error> {
+        ReplyPath::attach(&self.shared, near, port)
     }
 
     /// Creates a block, which drops no packets before [`Port::block`].

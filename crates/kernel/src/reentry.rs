@@ -85,7 +85,7 @@ impl Reentry {
         Ok(Self {
             attachments: Mutex::default(),
             program: Arc::new(load(shared, lines.start())?),
-            leave: Arc::new(load_leave(shared)?),
+            leave: Arc::new(load_leave(shared, 0)?),
             paths: Mutex::default(),
             sockets: shared.create_sockets()?,
             lines,
@@ -186,11 +186,11 @@ impl PathKey {
     }
 }
 
-/// Loads the program that transmits packets which an XDP program hands to the stack. The XDP
-/// program names the interface.
-pub(crate) fn load_leave(shared: &PlaneResources) -> Result<OwnedFd, Error> {
+/// Loads the program that transmits packets at an interface. With `ifindex` 0 it transmits packets
+/// which an XDP program hands to the stack, at the interface that this program names.
+pub(crate) fn load_leave(shared: &PlaneResources, ifindex: u32) -> Result<OwnedFd, Error> {
     let exit = HopExit::Out {
-        ifindex: 0,
+        ifindex,
         peer: false,
         line: 0,
     };

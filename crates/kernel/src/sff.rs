@@ -174,7 +174,9 @@ pub(crate) fn load(
     let near = config.functions.iter().map(|function| function.near);
     let devices = create_device_map(&near.chain([config.egress]).collect::<Vec<_>>())?;
     let by_stack = config.by_stack && config.hook == Hook::Xdp;
-    let leave = by_stack.then(|| reentry::load_leave(shared)).transpose()?;
+    let leave = by_stack
+        .then(|| reentry::load_leave(shared, 0))
+        .transpose()?;
     let loader = Loader {
         leave: leave.map(Arc::new),
         shared,

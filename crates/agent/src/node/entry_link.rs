@@ -8,12 +8,14 @@
 //! A link for super-packets keeps the offloads of checksums and of TCP segmentation. A packet
 //! socket takes the packets at its far end.
 
+use myelin_kernel::ReplyPath;
 use myelin_linux::ethtool;
-use myelin_linux::journal::{Journal, Resource, ResourceGuard};
+use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::link::{self, Link, VethEnd};
 use myelin_linux::netlink::Netlink;
 
 use crate::api::{ApiError, short_hash};
+use crate::node::Parts;
 
 /// The two service tags that carry the stamp over the link (`relay.h`), bytes.
 const TAGS: u32 = 8;
@@ -22,6 +24,8 @@ const TAGS: u32 = 8;
 pub(crate) struct EntryLink {
     /// Index of the near end, where packets leave the port.
     pub(crate) near: u32,
+    /// Transmits the replies of functions at the port.
+    replies: ReplyPath,
     _made: ResourceGuard,
 }
 
@@ -30,21 +34,37 @@ impl EntryLink {
     pub(crate) fn make(
         port: &Link,
         super_packets: bool,
-        run_id: &str,
-        journal: &Journal,
+        parts: &Parts,
     ) -> Result<(Self, Link), ApiError> {
+        let run_id = &parts.run_id;
         // The process number distinguishes this agent's links from links of a killed agent.
         let kind = if super_packets { "bulk" } else { "entry" };
         let id = format!("{run_id} {} {kind} {}", std::process::id(), port.index);
         let base = format!("my{}", short_hash(id.as_bytes()));
         let (near, far) = (format!("{base}a"), format!("{base}b"));
         let name = near.clone();
-        let made = journal.guard(Resource::Link { name });
+        let made = parts.journal.guard(Resource::Link { name });
         let made = made.map_err(ApiError::failed)?;
         let ends = make_link([&near, &far], port.mtu + TAGS, super_packets);
         let (near, far) = ends.map_err(ApiError::failed)?;
-        let near = near.index;
-        Ok((Self { near, _made: made }, far))
+        let replies = parts
+            .plane
+            .add_reply_path((&near.name, near.index), port.index);
+        let link = Self {
+            near: near.index,
+            replies: replies.map_err(ApiError::failed)?,
+            _made: made,
+        };
+        Ok((link, far))
+    }
+}
+
+impl Drop for EntryLink {
+    fn drop(&mut self) {
+        // A pinned program outlives a killed agent, so detach it explicitly.
+        if let Err(error) = self.replies.detach() {
+            tracing::warn!(link = self.near, %error, "cannot detach the program of an entry link");
+        }
     }
 }
 

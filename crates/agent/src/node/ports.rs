@@ -91,8 +91,7 @@ impl Port {
     ) -> Result<Self, ApiError> {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
         let ingress = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
-        let (entry_link, far) =
-            EntryLink::make(&ingress, super_packets, &parts.run_id, &parts.journal)?;
+        let (entry_link, far) = EntryLink::make(&ingress, super_packets, parts)?;
         Self::attach_door(
             &parts.plane,
             &far,
