@@ -98,6 +98,7 @@ pub fn run(data: &[u8]) {
             protocol: rule.protocol,
             source_port: rule.source_ports.as_ref().map(|range| *range.start()),
             destination_port: rule.destination_ports.as_ref().map(|range| *range.start()),
+            ..Match::default()
         };
         if space.insert(&rule, i).is_ok() {
             assert!(!entries.iter().any(|(other, _)| rule.ties_with(other)));

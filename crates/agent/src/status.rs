@@ -19,6 +19,7 @@ use crate::api::{
 };
 use crate::control::sampler::SharedMonitor;
 use crate::node::chains::{ChainCounts, RunningChain};
+use crate::node::entrance::Entrance;
 use crate::pool::lock;
 
 /// The worst-case delay of an admitted chain.
@@ -107,6 +108,11 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
         bytes_in: totals.bytes_in,
         policed: totals.policed,
         policed_bytes: totals.policed_bytes,
+        dropped_fragments: {
+            let entrance = generation.entrance.as_ref();
+            let in_kernel = entrance.map_or(0, Entrance::dropped_fragments);
+            in_kernel + generation.layout.dropped_fragments()
+        },
         packets_out: totals.packets_out,
         drops: counts.drops(),
         last_packet_ms_ago: (door.last_ns > 0)

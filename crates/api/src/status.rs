@@ -233,6 +233,10 @@ pub struct ChainStatus {
     /// Bytes of the policed packets, as the policer counts bytes.
     #[serde(default)]
     pub policed_bytes: u64,
+    /// Fragments that the front door of the ingress port dropped, for all chains of the port: their
+    /// chain is unknown, or their match drops fragments. They are not in `packets_in`.
+    #[serde(default)]
+    pub dropped_fragments: u64,
     /// Packets that left, except packets that the egress interface lost.
     pub packets_out: u64,
     /// Packets that functions and shaper dropped.

@@ -241,6 +241,7 @@ fn status() -> ChainStatus {
         bytes_in: 64,
         policed: 0,
         policed_bytes: 0,
+        dropped_fragments: 0,
         packets_out: 1,
         drops: 0,
         account: PacketAccount {

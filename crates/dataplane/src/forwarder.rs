@@ -320,6 +320,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
             .set(Counter::FreeFrames, self.pool.len() as u64);
         let invalid = self.ports().map(Port::count_invalid).sum();
         self.counters.set(Counter::Invalid, invalid);
+        let fragments = self.ports().map(Port::count_dropped_fragments).sum();
+        self.counters.set(Counter::Fragments, fragments);
     }
 
     /// Adds to a counter of the whole worker.

@@ -7,10 +7,13 @@
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::offload::KERNEL_HEADER_LEN;
 use myelin_packet::traffic::{Profile, TokenBucket};
-use myelin_packet::{FiveTuple, Flags, Headers, Match, Meta, Offload, parse};
+use myelin_packet::{FiveTuple, Flags, FragmentHandling, Headers, Match, Meta, Offload, parse};
 
+use self::fragments::DoorFragments;
 use crate::door::ChainRedirect;
 use crate::stats::DoorCounters;
+
+mod fragments;
 
 /// The chain and generation that a match selects.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +22,9 @@ struct MatchedChain {
     generation: u16,
     /// Index in `FrontDoor::chains`.
     slot: usize,
+    /// The match's rule for fragments.
+    fragments: FragmentHandling,
+    names_ports: bool,
 }
 
 /// The decision of the front door for a frame.
@@ -28,6 +34,9 @@ pub enum DoorDecision {
     Taken(Meta),
     /// The frame is above its chain's profile: drop it.
     Policed,
+    /// The frame is a fragment that no chain may take and that may not pass: drop it. The door has
+    /// counted it.
+    FragmentDropped,
     /// No chain takes the frame.
     Unmatched,
 }
@@ -49,6 +58,7 @@ pub struct FrontDoor {
     /// The flow and result of the last look-up. Packets of a flow often arrive in sequence.
     last_lookup: Option<(FiveTuple, MatchedChain)>,
     chains: Vec<Option<DoorChain>>,
+    fragments: DoorFragments,
 }
 
 impl FrontDoor {
@@ -74,6 +84,8 @@ impl FrontDoor {
             spi: chain.spi,
             generation: chain.generation,
             slot,
+            fragments: chain.matches.fragments,
+            names_ports: chain.matches.names_ports(),
         };
         self.last_lookup = None;
         let before = self.chains[slot].take();
@@ -86,6 +98,10 @@ impl FrontDoor {
             }
             self.chains[slot] = before;
             return Err(error);
+        }
+        self.fragments.insert(&chain.matches);
+        if let Some((matches, _)) = former {
+            self.fragments.remove(&matches);
         }
         let profile = chain.policing;
         let policer = before
@@ -119,7 +135,13 @@ impl FrontDoor {
         if let Some(door_chain) = self.chains[slot].take() {
             self.last_lookup = None;
             self.table.remove(&door_chain.matches);
+            self.fragments.remove(&door_chain.matches);
         }
+    }
+
+    /// Returns the number of dropped fragments.
+    pub fn dropped_fragments(&self) -> u64 {
+        self.fragments.dropped()
     }
 
     /// Returns the decision for a frame that arrived at `stamp_ns`.
@@ -168,7 +190,13 @@ impl FrontDoor {
     ) -> DoorDecision {
         let tuple = headers.five_tuple(frame);
         let chosen = match self.last_lookup {
-            Some((last, chosen)) if last == tuple => chosen,
+            Some((last, chosen)) if last == tuple && !headers.flags.is_fragment() => chosen,
+            _ if headers.flags.is_fragment() => {
+                match self.find_chain_of_fragment(frame, headers, tuple, stamp_ns) {
+                    Ok(chosen) => chosen,
+                    Err(decision) => return decision,
+                }
+            }
             _ => match self.find_chain(tuple) {
                 Some(chosen) => chosen,
                 None => return DoorDecision::Unmatched,
@@ -222,6 +250,7 @@ mod tests {
         let to_port = Match {
             protocol: Some(17),
             destination_port: Some(build::server_v4().port()),
+            fragments: FragmentHandling::Pass,
             ..Match::default()
         };
         vec![udp, to_server, to_port]
@@ -247,7 +276,7 @@ mod tests {
     fn metadata_of(decision: DoorDecision) -> Option<Meta> {
         match decision {
             DoorDecision::Taken(meta) => Some(meta),
-            DoorDecision::Policed | DoorDecision::Unmatched => None,
+            DoorDecision::Policed | DoorDecision::FragmentDropped | DoorDecision::Unmatched => None,
         }
     }
 

@@ -93,7 +93,7 @@ impl PacketPort {
                 *headroom.first_chunk_mut::<OFFLOAD_LEN>()? = offload.to_bytes();
                 Some((offset, len))
             }
-            DoorDecision::Policed => None,
+            DoorDecision::Policed | DoorDecision::FragmentDropped => None,
             DoorDecision::Unmatched => {
                 self.invalid += 1;
                 None
@@ -250,6 +250,10 @@ impl Port for PacketPort {
 
     fn count_invalid(&self) -> u64 {
         self.invalid
+    }
+
+    fn count_dropped_fragments(&self) -> u64 {
+        self.door.dropped_fragments()
     }
 }
 

@@ -76,6 +76,11 @@ pub trait Port {
     fn count_invalid(&self) -> u64 {
         0
     }
+
+    /// Returns the number of fragments that the port's front door dropped.
+    fn count_dropped_fragments(&self) -> u64 {
+        0
+    }
 }
 
 /// Frames that are in no ring and carry no packet. Last in, first out, because the last used frame

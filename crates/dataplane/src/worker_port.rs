@@ -168,4 +168,8 @@ impl Port for WorkerPort {
     fn count_invalid(&self) -> u64 {
         dispatch!(self, port => port.count_invalid())
     }
+
+    fn count_dropped_fragments(&self) -> u64 {
+        dispatch!(self, port => port.count_dropped_fragments())
+    }
 }

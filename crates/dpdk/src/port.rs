@@ -146,7 +146,7 @@ impl Port for DpdkPort {
             });
         match decision {
             Some(DoorDecision::Taken(_)) => Some(buffer),
-            Some(DoorDecision::Policed) => {
+            Some(DoorDecision::Policed | DoorDecision::FragmentDropped) => {
                 self.shim.free_frame(memory, buffer.frame);
                 None
             }
@@ -207,6 +207,10 @@ impl Port for DpdkPort {
 
     fn readable_fd(&self) -> Option<RawFd> {
         None
+    }
+
+    fn count_dropped_fragments(&self) -> u64 {
+        self.door.dropped_fragments()
     }
 
     fn count_invalid(&self) -> u64 {

@@ -3,6 +3,7 @@
 //! specifies the matching.
 
 mod buckets;
+mod fragments;
 pub(crate) mod keys;
 mod tables;
 
@@ -14,6 +15,7 @@ use libbpf_rs::MapHandle;
 use myelin_packet::Match;
 use myelin_packet::classifier::{ClassifierError, MAX_MASKS, Mask, MatchKey};
 
+use self::fragments::{FragmentMatches, number_of};
 use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
 pub(crate) use self::tables::ClassifierTables;
 use crate::Error;
@@ -73,6 +75,8 @@ pub(crate) struct PortMatches {
     entries: HashMap<(Mask, MatchKey), (Match, Arc<ChainTarget>)>,
     /// Number of matches for each chain number.
     match_counts: HashMap<u32, usize>,
+    /// The matches without their ports.
+    fragments: FragmentMatches,
     keep_on_drop: bool,
 }
 
@@ -93,6 +97,7 @@ impl PortMatches {
             masks: [Vec::new(), Vec::new()],
             entries: HashMap::new(),
             match_counts: HashMap::new(),
+            fragments: FragmentMatches::new(tables, port)?,
             keep_on_drop: false,
         })
     }
@@ -106,6 +111,11 @@ impl PortMatches {
     /// Returns the map of the port's masks.
     pub(crate) fn map(&self) -> &MapHandle {
         &self.map
+    }
+
+    /// Returns the map of the port's masks for fragments.
+    pub(crate) fn fragment_map(&self) -> &MapHandle {
+        self.fragments.map()
     }
 
     /// Redirects the packets of `rule` to `target`. If the chain already has this match, or a block
@@ -130,7 +140,7 @@ impl PortMatches {
         for mask in &masks {
             let used = &self.masks[mask.family as usize];
             if let Some((held, to)) = self.entries.get(&(*mask, key))
-                && (held != rule || to.spi != from && to.spi != BLOCK_SPI)
+                && (!held.has_same_fields(rule) || to.spi != from && to.spi != BLOCK_SPI)
             {
                 return Err(self.error(ClassifierError::Tie));
             }
@@ -142,13 +152,13 @@ impl PortMatches {
         let before = self
             .entries
             .get(&(masks[0], key))
-            .map(|(_, to)| Arc::clone(to));
+            .map(|(held, to)| (*held, Arc::clone(to)));
         for (i, mask) in masks.iter().enumerate() {
             if let Err(error) = self.put(*mask, rule, target) {
                 for mask in &masks[..i] {
                     // Ignore a failure to restore: the caller gets the first error.
                     let _ = match &before {
-                        Some(before) => self.put(*mask, rule, before),
+                        Some((held, before)) => self.put(*mask, held, before),
                         None => self.remove_under_mask(*mask, rule).map(drop),
                     };
                 }
@@ -176,13 +186,17 @@ impl PortMatches {
         };
         let words = key_words(family, &key, number, self.port);
         let is_new = !self.entries.contains_key(&(mask, key));
-        self.tables.put(family, &words, target.number.start())?;
+        let value = number_of(rule, target.number.start());
+        self.tables.put(family, &words, value)?;
         let before = self
             .entries
             .insert((mask, key), (*rule, Arc::clone(target)));
         *self.match_counts.entry(target.number.start()).or_default() += 1;
-        if let Some((_, before)) = before {
+        // Guard the match before its mask is in use.
+        let guarded = self.fragments.insert(rule, mask);
+        if let Some((held, before)) = before {
             self.decrement_match_count(&before);
+            self.fragments.remove(&held, mask)?;
         }
         let used = &mut self.masks[family as usize];
         match at {
@@ -200,7 +214,7 @@ impl PortMatches {
                 self.publish_masks();
             }
         }
-        Ok(())
+        guarded
     }
 
     /// Removes `rule`. Returns false if the rule does not exist.
@@ -248,8 +262,9 @@ impl PortMatches {
         }
         let words = key_words(mask.family, &key, number, self.port);
         self.tables.remove(mask.family, &words)?;
-        if let Some((_, target)) = self.entries.remove(&(mask, key)) {
+        if let Some((held, target)) = self.entries.remove(&(mask, key)) {
             self.decrement_match_count(&target);
+            self.fragments.remove(&held, mask)?;
         }
         Ok(true)
     }
@@ -285,20 +300,11 @@ impl PortMatches {
     /// Writes the masks into the inactive bank, then activates that bank.
     fn publish_masks(&mut self) {
         let next = 1 - self.active;
-        let mut bank = vec![0_u64; BANK_WORDS];
-        let counts = [self.masks[0].len() as u32, self.masks[1].len() as u32];
-        bank[0] = bytemuck::cast(counts);
-        for (family, used) in self.masks.iter().enumerate() {
-            for (i, mask) in used.iter().enumerate() {
-                let at = 1 + (family * MAX_MASKS + i) * MASK_WORDS;
-                bank[at..at + MASK_WORDS].copy_from_slice(bytemuck::cast_slice(&[MaskEntry::new(
-                    mask.mask,
-                    mask.number,
-                )]));
-            }
-        }
-        let at = 1 + next as usize * BANK_WORDS;
-        self.banks.write(at * 8, bytemuck::cast_slice(&bank));
+        let masks = self.masks.each_ref().map(|used| {
+            let entries = used.iter().map(|mask| (mask.mask, mask.number));
+            entries.collect::<Vec<_>>()
+        });
+        write_bank(&self.banks, next, &masks);
         let active: u64 = bytemuck::cast([next as u32, 0]);
         self.banks.words()[0].store(active, Ordering::Release);
         self.active = next;
@@ -311,6 +317,22 @@ impl Drop for PortMatches {
             self.remove_all();
         }
     }
+}
+
+/// Writes the masks of both families with their numbers into the bank `bank`.
+fn write_bank(banks: &MappedArray, bank: u64, masks: &[Vec<(Mask, u8)>; 2]) {
+    let mut words = vec![0_u64; BANK_WORDS];
+    let counts = masks.each_ref().map(|masks| masks.len() as u32);
+    words[0] = bytemuck::cast(counts);
+    for (family, masks) in masks.iter().enumerate() {
+        for (i, (mask, number)) in masks.iter().enumerate() {
+            let at = 1 + (family * MAX_MASKS + i) * MASK_WORDS;
+            let entry = MaskEntry::new(*mask, *number);
+            words[at..at + MASK_WORDS].copy_from_slice(bytemuck::cast_slice(&[entry]));
+        }
+    }
+    let at = 1 + bank as usize * BANK_WORDS;
+    banks.write(at * 8, bytemuck::cast_slice(&words));
 }
 
 fn list_masks(rule: &Match) -> Vec<Mask> {

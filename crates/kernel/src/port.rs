@@ -58,6 +58,9 @@ pub struct PortCounters {
     pub unparsed: [CounterLine; Unparsed::ALL.len()],
     /// Matched packets for which the driver gives XDP no room for metadata.
     pub lost: CounterLine,
+    /// Dropped fragments: of datagrams that a chain could take, without their first fragment, or of
+    /// a match that drops fragments. Both hooks count here.
+    pub fragments: CounterLine,
 }
 
 impl PortCounters {
@@ -67,8 +70,8 @@ impl PortCounters {
     }
 }
 
-/// Number of counter lines of a port: unmatched, one line for each [`Unparsed`], lost.
-const LINES: u32 = 2 + Unparsed::ALL.len() as u32;
+/// Number of counter lines of a port: unmatched, one line for each [`Unparsed`], lost, fragments.
+const LINES: u32 = 3 + Unparsed::ALL.len() as u32;
 
 /// The read-only data of a front door.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -250,6 +253,7 @@ impl Port {
         let mut maps = vec![
             ("sockets", self.sockets.0.as_fd()),
             ("masks", matches.map().as_fd()),
+            ("fragment_masks", matches.fragment_map().as_fd()),
             ("chains", self.shared.chains(hook).as_fd()),
             ("policers", self.shared.policers.as_fd()),
         ];
@@ -339,7 +343,8 @@ impl Port {
         PortCounters {
             unmatched: read(0),
             unparsed: Unparsed::ALL.map(|reason| read(reason.code().into())),
-            lost: read(LINES - 1),
+            lost: read(LINES - 2),
+            fragments: read(LINES - 1),
         }
     }
 }

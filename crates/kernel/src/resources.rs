@@ -20,7 +20,7 @@ use crate::{Error, Hook};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Counter lines per CPU, 64 bytes each. A chain takes one line for each function and two more,
-    /// a port eight lines, a re-entry door three lines.
+    /// a port nine lines, a re-entry door three lines.
     pub lines: u32,
     /// Kernel functions at the same time, for each hook.
     pub programs: u32,

@@ -33,6 +33,17 @@ impl Mask {
         })
     }
 
+    /// Returns the mask without its ports.
+    #[must_use]
+    pub fn without_ports(self) -> Self {
+        let fields = Specificity {
+            source_port: false,
+            destination_port: false,
+            ..self.fields
+        };
+        Self { fields, ..self }
+    }
+
     /// Returns the packet's fields under the mask. `None` if the packet is of the other family or
     /// lacks a compared port.
     pub fn apply(&self, tuple: &FiveTuple) -> Option<MatchKey> {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::five_tuple::FiveTuple;
+use crate::fragments::FragmentHandling;
 use crate::prefix::{Family, Prefix};
 
 /// The packets of a chain. Every given field must match; `None` matches any packet.
@@ -26,6 +27,9 @@ pub struct Match {
     /// Destination port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination_port: Option<u16>,
+    /// What the front door does with fragments. It is no part of the packets that match.
+    #[serde(skip_serializing_if = "FragmentHandling::is_follow")]
+    pub fragments: FragmentHandling,
 }
 
 /// Specificity of a match; the greater wins. The order compares destination, source, protocol,
@@ -61,6 +65,22 @@ impl Match {
             && self
                 .destination_port
                 .is_none_or(|port| Some(port) == tuple.destination_port)
+    }
+
+    /// Returns whether the match names a port.
+    pub fn names_ports(&self) -> bool {
+        self.source_port.is_some() || self.destination_port.is_some()
+    }
+
+    /// Returns whether both rules match the same packets in the same words: whether they differ in
+    /// `fragments` at most.
+    pub fn has_same_fields(&self, other: &Self) -> bool {
+        let fragments = self.fragments;
+        *self
+            == Self {
+                fragments,
+                ..*other
+            }
     }
 
     /// Returns the specificity of the match.
@@ -117,6 +137,7 @@ mod tests {
         protocol: None,
         source_port: None,
         destination_port: None,
+        fragments: FragmentHandling::Follow,
     };
 
     #[allow(clippy::unnecessary_wraps)] // the fields of a match are options

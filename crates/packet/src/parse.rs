@@ -333,14 +333,19 @@ fn parse_ipv6(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparse
     ))
 }
 
+/// Returns whether the parser skips the IPv6 extension header with this number.
+pub(crate) fn is_extension(number: u8) -> bool {
+    matches!(
+        number,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
+    )
+}
+
 /// Skips the extension headers from offset `at`. `packet` ends with the IPv6 packet. `next` is the
 /// number of the first extension header.
 fn skip_extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<NetworkHeader, Unparsed> {
     let mut skipped = 0;
-    while matches!(
-        next,
-        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
-    ) {
+    while is_extension(next) {
         if skipped == MAX_EXTENSIONS {
             return Err(Unparsed::TooManyExtensions);
         }

@@ -104,6 +104,7 @@ fn match_rule() -> impl Strategy<Value = Match> {
             protocol,
             source_port,
             destination_port,
+            ..Match::default()
         },
     )
 }

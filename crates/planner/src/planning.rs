@@ -4,6 +4,7 @@ mod dpdk;
 mod mapping;
 mod mean;
 mod place;
+mod policed_tcp;
 mod problem;
 mod reach;
 mod super_packets;

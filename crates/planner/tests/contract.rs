@@ -3,7 +3,9 @@
 #[allow(dead_code)]
 mod common;
 
-use common::{EXTERNAL, FIREWALL, FORWARD, XOR, pinned, planned};
+use common::{EXTERNAL, FIREWALL, FORWARD, XOR, chain, machine, pinned, planned};
+use myelin_packet::FragmentHandling;
+use myelin_planner::{Costs, plan};
 use myelin_spec::Space;
 
 #[test]
@@ -61,6 +63,28 @@ fn plan_warns_of_late_wake_ups_busy_cores_and_unused_workers() {
         unused,
         ["`spec.worker` has no effect: no function runs in user space"]
     );
+}
+
+#[test]
+fn fragments_that_bypass_a_guard_give_a_warning() {
+    let warnings = |functions: &[&str], fragments, port| {
+        let mut chain = chain(functions, "");
+        chain.matches.fragments = fragments;
+        chain.matches.destination_port = port;
+        plan(&chain, &Costs::default(), &machine())
+            .unwrap()
+            .warnings
+    };
+    let found = warnings(&[XOR, FIREWALL], FragmentHandling::Pass, Some(9000));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("IP fragments bypass `f1`"), "{found:?}");
+    for quiet in [
+        warnings(&[XOR, FIREWALL], FragmentHandling::Follow, Some(9000)),
+        warnings(&[XOR, FIREWALL], FragmentHandling::Pass, None),
+        warnings(&[XOR], FragmentHandling::Pass, Some(9000)),
+    ] {
+        assert_eq!(quiet, [""; 0]);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use common::{
 };
 use myelin_planner::PortKind::{EndHost, Native, Virtual};
 use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, Machine, Plan, plan};
-use myelin_spec::{Hook, Space};
+use myelin_spec::{Hook, NoFiles, Source, Space, parse};
 use proptest::prelude::*;
 
 #[test]
@@ -330,5 +330,50 @@ proptest! {
         }
         let planned_ns = planned.predicted_ns;
         prop_assert!((planned_ns - least).abs() < 1e-6, "{} ns, least cost {} ns", planned_ns, least);
+    }
+}
+
+#[test]
+fn a_policer_with_a_short_burst_warns_of_what_tcp_gets() {
+    for (matches, sla, expected) in [
+        ("{}", "rate: 15Mbit", None),
+        ("{}", "rate: 100Mbit", Some("about 15 %")),
+        (
+            "{ protocol: tcp }",
+            "rate: 15Mbit, burst: 64kB",
+            Some("about 17 %"),
+        ),
+        (
+            "{ protocol: tcp }",
+            "rate: 1kpps, burst: 32",
+            Some("about 16 %"),
+        ),
+        ("{ protocol: udp }", "rate: 100Mbit", None),
+        ("{}", "rate: 100Mbit, enforce: shaper", None),
+        ("{}", "rate: 15Mbit, latency: 5ms", None),
+        (
+            "{ protocol: tcp }",
+            "rate: 15Mbit, latency: 5ms",
+            Some("about 12 %"),
+        ),
+    ] {
+        let text = format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: tried }}\nspec:\n  match: {matches}\n  \
+             functions: [ {{ name: f, kind: forward }} ]\n  sla: {{ {sla} }}\n"
+        );
+        let chains = parse(&text, &Source::new("tried.yaml"), &NoFiles).unwrap();
+        let plan = plan(&chains[0], &Costs::default(), &machine()).unwrap();
+        let mut warnings = plan.warnings.iter();
+        let found = warnings.find(|warning| warning.starts_with("TCP gets"));
+        assert_eq!(
+            found.is_some(),
+            expected.is_some(),
+            "{matches} {sla}: {found:?}"
+        );
+        let expected = expected.unwrap_or_default();
+        assert!(
+            found.is_none_or(|found| found.contains(expected)),
+            "{found:?}"
+        );
     }
 }

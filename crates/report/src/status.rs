@@ -146,6 +146,13 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         );
     }
     add_field(&mut out, "packets", &format_account(&status.account), width);
+    if status.dropped_fragments > 0 {
+        let text = format!(
+            "{} dropped at the ingress, for all its chains",
+            status.dropped_fragments
+        );
+        add_field(&mut out, "fragments", &text, width);
+    }
     for fault in &status.port_faults {
         add_field(&mut out, "interface", fault, width);
     }

@@ -1,6 +1,7 @@
 //! A service function chain, with the values of its chain file.
 
 use myelin_packet::Match;
+use myelin_packet::five_tuple::TCP;
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
@@ -288,6 +289,10 @@ pub struct Sla {
     pub loss_percent: Option<f64>,
     /// Round-trip time that an end host sees, ns.
     pub round_trip_ns: Option<u64>,
+    /// Whether the default burst suits TCP: the match takes TCP, and the contract has neither
+    /// `latency` nor a burst.
+    #[serde(default)]
+    pub has_tcp_burst: bool,
 }
 
 /// Bytes of a full Ethernet frame as a bucket counts it: 1500 B and the header.
@@ -295,6 +300,12 @@ pub const FULL_FRAME: u64 = 1514;
 
 /// The smallest default burst: packets, or full frames.
 const DEFAULT_BURST: u64 = 32;
+
+/// The default burst for TCP, as a part of a second's traffic. A sender whose packets a policer
+/// drops often waits for its retransmission timeout, 200 ms in Linux, and then sends a burst.
+const TCP_BURST_PART: u64 = 4;
+/// The largest default burst for TCP: packets, or full frames. It fits into every ring on the path.
+const MAX_TCP_BURST: u64 = 256;
 
 /// The longest wait in a shaper if the file states neither `shaper.delay` nor `latency`, ns.
 const DEFAULT_SHAPER_DELAY_NS: u64 = 10_000_000;
@@ -304,7 +315,8 @@ pub const MAX_SHAPER_QUEUE: u32 = 1024;
 
 impl Sla {
     /// Returns the chain's traffic profile. The default burst is 32 packets or full frames, or the
-    /// traffic of a millisecond if that is more.
+    /// traffic of a millisecond if that is more; for TCP, 256 packets or full frames, or the
+    /// traffic of 250 ms if that is less.
     pub fn profile(&self) -> Profile {
         profile(self, self.burst_packets, self.burst_bits)
     }
@@ -317,6 +329,24 @@ impl Sla {
             self.policing_burst_packets.or(self.burst_packets),
             self.policing_burst_bits.or(self.burst_bits),
         )
+    }
+
+    /// Adapts the default burst to a match with this protocol.
+    pub(crate) fn for_protocol(self, protocol: Option<u8>) -> Self {
+        let bursts = [
+            self.burst_packets,
+            self.burst_bits,
+            self.policing_burst_packets,
+            self.policing_burst_bits,
+        ];
+        let has_tcp_burst = protocol.is_none_or(|protocol| protocol == TCP)
+            && (self.rate_pps.is_some() || self.rate_bps.is_some())
+            && self.latency_ns.is_none()
+            && bursts == [None; 4];
+        Self {
+            has_tcp_burst,
+            ..self
+        }
     }
 
     /// Whether the policer enforces the profile.
@@ -362,7 +392,9 @@ fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Pr
         let rate = rate?;
         let burst = burst.unwrap_or_else(|| {
             let millisecond = (rate / 1000).min(Bucket::MAX_BURST);
-            millisecond.max(DEFAULT_BURST * unit)
+            let for_tcp = (rate / TCP_BURST_PART).min(MAX_TCP_BURST * unit);
+            let least = if sla.has_tcp_burst { for_tcp } else { 0 };
+            millisecond.max(DEFAULT_BURST * unit).max(least)
         });
         Bucket::new(rate, burst).ok()
     };
@@ -428,6 +460,21 @@ mod tests {
         assert_eq!(burst(&sla), Some(5));
         let bits = sla.profile().bits.map(Bucket::burst);
         assert_eq!(bits, Some(32 * 1514 * 8));
+    }
+
+    #[test]
+    fn default_burst_for_tcp_covers_a_retransmission_timeout() {
+        let burst = |rate_bps: u64| {
+            let sla = Sla {
+                rate_bps: Some(rate_bps),
+                has_tcp_burst: true,
+                ..Sla::default()
+            };
+            sla.profile().bits.map(Bucket::burst)
+        };
+        assert_eq!(burst(10_000_000), Some(2_500_000));
+        assert_eq!(burst(15_000_000), Some(256 * FULL_FRAME * 8));
+        assert_eq!(burst(10_000_000_000), Some(10_000_000));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use myelin_packet::Match;
 use myelin_packet::rules::{Action, Rule};
+use myelin_packet::{FragmentHandling, Match};
 use myelin_spec::{
     Classify, Enforce, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Isolation,
     Limits, Mapping, NatConfig, NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla,
@@ -16,7 +16,7 @@ apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
 metadata: { name: full, namespace: plant-7, labels: { line: a }, annotations: { note: none } }
 spec:
-  match: { source: 10.0.0.0/8, destination: 10.1.2.3, protocol: udp, sourcePort: 5000, destinationPort: 0x2328 }
+  match: { source: 10.0.0.0/8, destination: 10.1.2.3, protocol: udp, sourcePort: 5000, destinationPort: 0x2328, fragments: drop }
   functions:
     - name: filter
       kind: firewall
@@ -66,6 +66,7 @@ fn every_key_is_read() {
         protocol: Some(17),
         source_port: Some(5000),
         destination_port: Some(9000),
+        fragments: FragmentHandling::Drop,
     };
     assert_eq!(chain.matches, matches);
     let allow = Rule {
@@ -127,6 +128,7 @@ fn every_key_is_read() {
         percentile: 99.9,
         loss_percent: Some(0.1),
         round_trip_ns: Some(1_000_000),
+        has_tcp_burst: false,
     };
     assert_eq!(chain.sla, sla);
     assert_eq!(

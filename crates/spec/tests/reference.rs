@@ -59,7 +59,8 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
         "does not guard"
     };
     let facts = format!(
-        "Class {class}; works on: {works_on}; state: {state}; {guards}. Runs in {}.",
+        "Class {class}; works on: {works_on}; state: {state}; fragments: {}; {guards}. Runs in {}.",
+        kind.fragments,
         spaces.join("; ")
     );
     writeln!(

@@ -152,7 +152,7 @@ fn redirect(
             redirect_in_worker(running.spi, from)?;
             return Err(error);
         }
-        if from.chain.matches != to.chain.matches && to.entrance.is_some() {
+        if !from.chain.matches.has_same_fields(&to.chain.matches) && to.entrance.is_some() {
             retire::wait_for_packets(plane);
             let removed = from.entrance()?.remove(&from.chain.matches);
             removed.map_err(|error| match_error(from, &error))?;
@@ -163,20 +163,21 @@ fn redirect(
     let (entry, earlier_entry) = (to.entrance()?, from.entrance()?);
     let (rule, earlier_rule) = (&to.chain.matches, &from.chain.matches);
     let leaves_link = earlier_entry.is_over_link() && !entry.is_over_link();
-    let is_new = rule != earlier_rule || entry.is_over_link() != earlier_entry.is_over_link();
+    let is_new =
+        !rule.has_same_fields(earlier_rule) || entry.is_over_link() != earlier_entry.is_over_link();
     plane.keep_old_entry(new, old).map_err(ApiError::failed)?;
     let _realtime = RealtimeGuard::begin();
     let since = Instant::now();
     entry
         .redirect(rule, new, is_new)
         .map_err(|error| match_error(to, &error))?;
-    if rule == earlier_rule && !leaves_link {
+    if rule.has_same_fields(earlier_rule) && !leaves_link {
         return Ok(since);
     }
     // The classifier may rewrite its mask list only while no program reads it. Meanwhile the
     // packets on an entry link reach their front door.
     retire::wait_for_packets(plane);
-    let removed = if rule == earlier_rule {
+    let removed = if rule.has_same_fields(earlier_rule) {
         earlier_entry.remove_behind_link(earlier_rule)
     } else {
         earlier_entry.remove(earlier_rule)

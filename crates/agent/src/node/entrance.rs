@@ -116,6 +116,13 @@ impl Entrance {
         self.relay.as_ref().map(Relay::counters)
     }
 
+    /// The fragments of any chain that the front doors dropped.
+    pub(crate) fn dropped_fragments(&self) -> u64 {
+        let dropped = |port: &PortLease| port.door().counters().fragments.packets;
+        let behind_link = self.relay.as_ref().map_or(0, |_| dropped(&self.door));
+        dropped(&self.ingress) + behind_link
+    }
+
     /// Index of the near end of the entry link.
     pub(crate) fn near(&self) -> Option<u32> {
         self.door.entry_link().map(|link| link.near)

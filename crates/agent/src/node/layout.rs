@@ -49,6 +49,11 @@ pub(crate) enum FrontDoor<'a> {
 
 /// The functions of a generation, loaded and connected.
 pub(crate) trait Layout: Send + Sync {
+    /// Returns the fragments that a front door in the worker dropped.
+    fn dropped_fragments(&self) -> u64 {
+        0
+    }
+
     /// The front door that sends packets to this generation.
     fn front_door(&self) -> FrontDoor<'_>;
 

@@ -174,8 +174,8 @@ fn shape(number: usize) -> (Match, Ipv4Addr, Ipv4Addr) {
         source: from,
         destination: to,
         protocol,
-        source_port: None,
         destination_port: port,
+        ..Match::default()
     };
     (matches, source, destination)
 }

@@ -96,8 +96,8 @@ fn print_kind(kind: &Kind, style: terminal::Style) {
         ""
     };
     println!(
-        "Works on: {}. State: {}{guards}.",
-        kind.works_on, kind.state
+        "Works on: {}. State: {}. Fragments: {}{guards}.",
+        kind.works_on, kind.state, kind.fragments
     );
     let key = |(path, key): (String, &ConfigKey)| {
         let default = key.default.unwrap_or("-");

@@ -145,6 +145,16 @@ impl PortPair {
         text.trim().to_owned()
     }
 
+    /// The name of the client's namespace.
+    pub(crate) fn client_namespace(&self) -> String {
+        format!("myelin-tp{}c", self.tag)
+    }
+
+    /// The name of the server's namespace.
+    pub(crate) fn server_namespace(&self) -> String {
+        format!("myelin-tp{}s", self.tag)
+    }
+
     /// Opens the namespace of the host behind the ingress interface.
     pub(crate) fn open_client(&self) -> Netns {
         Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client's namespace opens")

@@ -44,6 +44,7 @@ pub(crate) enum Counter {
     Sleeps,
     FreeFrames,
     Invalid,
+    Fragments,
 }
 
 /// Words of a block before the positions.

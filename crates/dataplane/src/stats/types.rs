@@ -104,4 +104,6 @@ pub struct WorkerStats {
     /// Descriptors from the kernel that named no frame of their port, since the process started.
     /// Any such descriptor is an error.
     pub invalid_descriptors: u64,
+    /// Fragments that the front doors in the worker dropped, since the process started.
+    pub dropped_fragments: u64,
 }

@@ -18,6 +18,12 @@
  */
 #define NO_PORTS 0x80
 
+/* A number in the tables: the chain's number, and the match's rule for fragments. Same bits as in
+ * myelin_kernel::classifier::keys. */
+#define CHAIN_NUMBER   0x3fffffff
+#define FRAGMENTS_DROP (1U << 31)
+#define FRAGMENTS_PASS (1U << 30)
+
 /* Same layout as myelin_kernel::classifier::keys::MaskEntry. */
 struct mask {
 	__u64 keep[sizeof(union key) / sizeof(__u64)]; /* two words for IPv4, five for IPv6 */
@@ -272,6 +278,7 @@ classify(const struct masks *active, const struct headers *headers, union key *k
 				search_masks4(&search);
 		}
 	}
+	search.found &= CHAIN_NUMBER;
 	if (!search.found)
 		return NULL;
 	return bpf_map_lookup_elem(&chains, &search.found);

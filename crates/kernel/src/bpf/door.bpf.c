@@ -6,6 +6,7 @@
  * chain.
  */
 #include "classify.h"
+#include "fragments.h"
 #include "next.h"
 #include "policer.h"
 #include "relay.h"
@@ -14,7 +15,8 @@
 enum port_line {
 	PORT_UNMATCHED = 0,
 	/* 1 to 6: unparsed frames; the line is the value of enum unparsed. */
-	PORT_LOST = 7, /* matched packets without room for the metadata */
+	PORT_LOST = 7,	    /* matched packets without room for the metadata */
+	PORT_FRAGMENTS = 8, /* dropped fragments; both hooks count here */
 };
 
 #define NO_SLOT 0xffffffff
@@ -174,8 +176,20 @@ int myelin_door(hook_ctx *ctx)
 		reason = parse(ctx, &headers, &key);
 	}
 #endif
-	const struct chain *chain =
-		reason ? NULL : classify(active, &headers, &key, IMMEDIATE(port));
+	const struct chain *chain = NULL;
+
+	if (__builtin_expect(headers.flags & FLAG_FRAGMENT && !reason, 0)) {
+		__u32 number = classify_fragment(ctx, active, &headers, &key, IMMEDIATE(port));
+
+		if (number == FRAGMENT_DROPPED) {
+			count_port_packet(ctx, PORT_FRAGMENTS);
+			return HOOK_DROP;
+		}
+		if (number)
+			chain = bpf_map_lookup_elem(&chains, &number);
+	} else if (!reason) {
+		chain = classify(active, &headers, &key, IMMEDIATE(port));
+	}
 
 #if defined(MYELIN_HOOK_XDP)
 	if (IMMEDIATE(behind_link) && (!chain || chain->hook != HOOK_XDP))

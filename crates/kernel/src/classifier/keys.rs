@@ -7,6 +7,9 @@ use myelin_packet::{Family, Match};
 /// `NO_PORTS`: bit of the mask field in the key of a packet without ports. A mask that names a port
 /// keeps this bit, so such a packet matches no key under the mask.
 const NO_PORTS: u8 = 0x80;
+/// Bit in the numbers of masks without ports (`fragment_masks`). It makes a key of IPv6 differ from
+/// a key of IPv4, whose last words are 0.
+pub(super) const FRAGMENT_MASK: u8 = 0x40;
 /// 64-bit words of the longest key.
 const KEY_WORDS: usize = 5;
 

@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapHandle, MapType};
 use myelin_packet::Family;
 
 use super::buckets::Buckets;
+use super::fragments::FragmentMaps;
 use super::keys::{Words, key_len};
 use crate::map::{NamedMap, create, fds, put};
 use crate::{Error, lock};
@@ -18,7 +19,8 @@ use crate::{Error, lock};
 pub(crate) struct ClassifierTables {
     families: [Mutex<FamilyTable>; 2],
     /// The maps by their names in the programs.
-    maps: [NamedMap; 4],
+    maps: [NamedMap; 6],
+    fragments: FragmentMaps,
 }
 
 /// The keys of one family. The hash table `matches` holds the keys whose bucket is full.
@@ -39,6 +41,8 @@ impl ClassifierTables {
     pub(crate) fn new(capacity: u32) -> Result<Self, Error> {
         let v4 = FamilyTable::new(Family::V4, capacity)?;
         let v6 = FamilyTable::new(Family::V6, capacity)?;
+        let fragments = FragmentMaps::new(capacity)?;
+        let [rules, datagrams] = fragments.named();
         let share = |(name, map): (&'static str, &MapHandle)| {
             let map = MapHandle::try_from(map).map_err(|cause| Error::map(name, "share", &cause));
             map.map(|map| (name, map))
@@ -48,16 +52,24 @@ impl ClassifierTables {
             share(v6.buckets.map())?,
             share((v4.name, &v4.matches))?,
             share((v6.name, &v6.matches))?,
+            share(rules)?,
+            share(datagrams)?,
         ];
         Ok(Self {
             families: [Mutex::new(v4), Mutex::new(v6)],
             maps,
+            fragments,
         })
     }
 
     /// Returns the maps by their names in the programs.
     pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         fds(&self.maps)
+    }
+
+    /// Returns the tables for fragments.
+    pub(super) fn fragments(&self) -> &FragmentMaps {
+        &self.fragments
     }
 
     /// Adds a key or changes its value, atomically for programs.

@@ -11,6 +11,7 @@ mod common;
 mod firewall;
 mod flow_tracker;
 mod forward;
+mod fragments;
 mod icmp_errors;
 mod load_balancer;
 mod monitor;

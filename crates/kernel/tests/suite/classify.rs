@@ -9,7 +9,7 @@ use myelin_kernel::{ChainConfig, Error, Hook, LoadedChain, Plane, Port};
 use myelin_packet::classifier::{ClassifierError, MAX_MASKS};
 use myelin_packet::fixtures::build;
 use myelin_packet::fixtures::reference::most_specific;
-use myelin_packet::{Match, Prefix, parse};
+use myelin_packet::{FragmentHandling, Match, Prefix, parse};
 use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
@@ -87,6 +87,7 @@ fn rule() -> impl Strategy<Value = Match> {
                 protocol,
                 source_port,
                 destination_port,
+                ..Match::default()
             },
         )
 }
@@ -188,7 +189,7 @@ fn the_most_specific_match_takes_the_packet() {
 }
 
 #[test]
-fn fragments_match_no_rule_with_a_port() {
+fn fragments_that_pass_match_no_rule_with_a_port() {
     if !is_root() {
         return;
     }
@@ -196,6 +197,7 @@ fn fragments_match_no_rule_with_a_port() {
     let port = add_port(&chains.plane);
     let udp = Match {
         protocol: Some(17),
+        fragments: FragmentHandling::Pass,
         ..Match::default()
     };
     port.insert(

@@ -16,6 +16,7 @@ mod distributed;
 mod door_bench;
 mod exchange;
 mod fast_path;
+mod fragments;
 mod limits;
 mod live;
 mod net;

@@ -1,9 +1,10 @@
 //! Compares the predicted mean cost of a plan with the contract.
 
-use myelin_packet::FiveTuple;
+use myelin_packet::{FiveTuple, FragmentHandling};
 use myelin_spec::units::DURATION;
 use myelin_spec::{Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
 
+use super::policed_tcp;
 use crate::costs::Costs;
 use crate::plan::{Hop, Plan};
 
@@ -23,6 +24,8 @@ pub(super) fn compare_with_contract(plan: &mut Plan, chain: &ServiceChain, costs
         warn_spinning_workers(plan, chain),
         warn_cpu_latency(chain),
         warn_bypassed_guards(chain),
+        policed_tcp::warn(chain),
+        warn_bypassing_fragments(chain),
     ]
     .into_iter()
     .flatten()
@@ -67,14 +70,31 @@ pub(crate) fn refusal(plan: &Plan) -> Option<String> {
     ))
 }
 
-/// Warns of guarding functions that `onFailure: pass` bypasses.
-fn warn_bypassed_guards(chain: &ServiceChain) -> Option<String> {
-    let guards: Vec<String> = chain
-        .functions
-        .iter()
+/// Returns the names of the guarding functions.
+fn list_guards(chain: &ServiceChain) -> Vec<String> {
+    let functions = chain.functions.iter();
+    functions
         .filter(|function| function.kind().fails_closed)
         .map(|function| format!("`{}`", function.name))
-        .collect();
+        .collect()
+}
+
+/// Warns of guarding functions that fragments bypass.
+fn warn_bypassing_fragments(chain: &ServiceChain) -> Option<String> {
+    let guards = list_guards(chain);
+    let passes = chain.matches.names_ports() && chain.matches.fragments == FragmentHandling::Pass;
+    (passes && !guards.is_empty()).then(|| {
+        format!(
+            "with `fragments: pass` IP fragments bypass {}, because the match names a port; remove \
+             `fragments` to let them follow their first fragment",
+            guards.join(", ")
+        )
+    })
+}
+
+/// Warns of guarding functions that `onFailure: pass` bypasses.
+fn warn_bypassed_guards(chain: &ServiceChain) -> Option<String> {
+    let guards = list_guards(chain);
     (chain.on_failure == Some(OnFailure::Pass) && !guards.is_empty()).then(|| {
         format!(
             "with `onFailure: pass` packets bypass {} when the chain fails, unchecked or in clear text; \

@@ -72,6 +72,7 @@ pub(crate) fn status(plan: &Plan, account: PacketAccount) -> ChainStatus {
         bytes_in: 0,
         policed: account.policed,
         policed_bytes: 0,
+        dropped_fragments: 0,
         packets_out: account.packets_out,
         drops: 0,
         account,

@@ -6,9 +6,10 @@ use std::ops::RangeInclusive;
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::prefix::PrefixError;
-use myelin_packet::{Match, Prefix};
+use myelin_packet::{FragmentHandling, Match, Prefix};
 
 use super::field::{Field, Fields, whole_number};
+use super::words::word_enum;
 use super::{ConfigKey, Readable, TEXT, integer, keys};
 use crate::printable::Printable;
 use crate::suggest::nearest;
@@ -26,6 +27,34 @@ keys! {
         "sourcePort" = integer(0, 65535, "a port");
         /// The destination port. One port, no range.
         "destinationPort" = integer(0, 65535, "a port");
+        /// IP fragments: follow (the chain of their first fragment; without it, dropped if the
+        /// match names ports), drop (all that the match could take), or pass (by addresses and
+        /// protocol only: past a match with ports).
+        "fragments" = Fragments::KEY.with_default("follow");
+    }
+}
+
+word_enum! {
+    /// The words of `fragments`.
+    #[derive(Default)]
+    pub enum Fragments {
+        /// The chain of the first fragment.
+        #[default]
+        Follow = "follow",
+        /// Dropped.
+        Drop = "drop",
+        /// Classified by addresses and protocol.
+        Pass = "pass",
+    }
+}
+
+impl From<Fragments> for FragmentHandling {
+    fn from(fragments: Fragments) -> Self {
+        match fragments {
+            Fragments::Follow => Self::Follow,
+            Fragments::Drop => Self::Drop,
+            Fragments::Pass => Self::Pass,
+        }
     }
 }
 
@@ -53,6 +82,7 @@ impl Readable for Match {
             protocol: packets.protocol,
             source_port,
             destination_port,
+            fragments: fields.read::<Fragments>(KEYS, "fragments").into(),
         };
         (field.faults.count() == before).then_some(matches)
     }

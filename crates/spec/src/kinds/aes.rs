@@ -135,6 +135,7 @@ pub static AES_ENCRYPT: Kind = Kind {
     state: State::PerInstance,
     fails_closed: true,
     config: AesEncryptConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Encrypts and authenticates the UDP payload with AES-GCM. Appends a trailer that \
                   `aes-decrypt` needs. Drops fragments, packets of other protocols, and packets that \
                   would become longer than the MTU.",
@@ -175,6 +176,7 @@ pub static AES_DECRYPT: Kind = Kind {
     state: State::PerInstance,
     fails_closed: true,
     config: AesDecryptConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Decrypts packets of `aes-encrypt`. Drops and counts packets that are not authentic: \
                   another key, changed, replayed, too late, truncated, or not encrypted.",
     example: "{ name: clear, kind: aes-decrypt, config: { keyFile: /dev/urandom } }",

@@ -54,6 +54,16 @@ word_enum! {
     }
 }
 
+word_enum! {
+    /// What a kind does with IP fragments.
+    pub enum FragmentSupport {
+        /// Processes each fragment by its headers, as a packet without ports.
+        ByHeaders = "by headers",
+        /// Needs the whole datagram: drops fragments, the first one included.
+        WholeDatagram = "whole datagram",
+    }
+}
+
 /// The role of a kind in an erasure code. Coded traffic has more packets than its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
@@ -87,6 +97,8 @@ pub struct Kind {
     pub user_takes_super_packets: bool,
     /// The state of the function between packets.
     pub state: State,
+    /// What the function does with IP fragments, by default.
+    pub fragments: FragmentSupport,
     /// Whether the chain drops packets by default while the function fails (fails closed).
     pub fails_closed: bool,
     /// The keys of the configuration.
@@ -137,6 +149,7 @@ impl Kind {
         takes_super_packets: false,
         user_takes_super_packets: false,
         state: State::None,
+        fragments: FragmentSupport::ByHeaders,
         fails_closed: false,
         config: &[],
         description: "",

@@ -154,6 +154,7 @@ pub static DPI: Kind = Kind {
     works_on: PacketParts::Payload,
     fails_closed: true,
     config: DpiConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Searches payloads for literals and regular expressions. Drops, marks or mirrors packets \
                   that hold one. Does not find patterns that span several packets. Needs libhs.so.5 \
                   (Hyperscan or Vectorscan) on the node.",

@@ -77,6 +77,7 @@ pub static LOAD_BALANCER: Kind = Kind {
     user_takes_super_packets: true,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \
                   destination address, and keeps each flow on its backend. In the reverse chain, a \
                   `load-balancer` with `reverseOf` restores the source of replies. Both sides translate ICMP \

@@ -78,6 +78,7 @@ pub static NAT: Kind = Kind {
     state: State::PerFlow,
     fails_closed: true,
     config: NatConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
                   echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \
                   destination of replies. Both sides translate ICMP errors about packets of a mapping \

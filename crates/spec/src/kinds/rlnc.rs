@@ -192,6 +192,7 @@ pub static RLNC_ENCODE: Kind = Kind {
     works_on: PacketParts::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncEncodeConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Adds repair packets to UDP traffic: network coding (RFC 8681). \
                   `rlnc-decode` recovers lost packets from them. Drops fragments, packets of other \
                   protocols, and packets too long to be protected.",
@@ -226,6 +227,7 @@ pub static RLNC_RECODE: Kind = Kind {
     works_on: PacketParts::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncRecodeConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Sends new combinations of received coded packets, without decoding. They help against \
                   losses before and after the function. Source packets pass unchanged. Drops packets that are not \
                   from an `rlnc-encode`.",
@@ -255,6 +257,7 @@ pub static RLNC_DECODE: Kind = Kind {
     state: State::PerInstance,
     fails_closed: true,
     config: RlncDecodeConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Recovers lost packets of an `rlnc-encode`, and removes coded packets. Drops duplicates, \
                   and packets that are not from an `rlnc-encode`.",
     example: "{ name: decoder, kind: rlnc-decode, config: { delivery: in-order } }",

@@ -13,6 +13,7 @@ pub static TIMESTAMP: Kind = Kind {
     kernel: Some(Cost::new(90.0, 0.0)),
     user: Some(Cost::new(60.0, 0.0)),
     works_on: PacketParts::Payload,
+    fragments: FragmentSupport::WholeDatagram,
     description: "Appends two timestamps to the UDP payload. The first 8 bytes hold the time at the front \
                   door, the last 8 bytes the time at this function: big-endian nanoseconds of \
                   CLOCK_MONOTONIC. Corrects lengths and checksums. Drops fragments, packets of other \

@@ -20,6 +20,7 @@ pub static XOR: Kind = Kind {
     user: Some(Cost::new(9.0, 0.03)),
     works_on: PacketParts::Payload,
     config: XorConfig::KEYS,
+    fragments: FragmentSupport::WholeDatagram,
     description: "XORs each byte of the UDP or TCP payload with a static key. Corrects the checksum. Drops \
                   fragments and packets of other protocols.",
     example: "{ name: coder, kind: xor, config: { key: 0x5a } }",

@@ -1,9 +1,11 @@
 //! Reads a `ServiceChain`.
 
+use myelin_packet::Match;
+
 use super::{function, isolation, ports, sla};
 use crate::chain::{
     ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Ports,
-    ServiceChain, WorkerSpec,
+    ServiceChain, Sla, WorkerSpec,
 };
 use crate::error::FileLocation;
 use crate::isolation::Isolation;
@@ -99,16 +101,17 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         .get("cpuLatency")
         .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
     // Read everything before the first return, to report all faults.
-    let matches: Option<_> = fields.read(KEYS, "match");
+    let matches: Match = fields.read::<Option<_>>(KEYS, "match").unwrap_or_default();
+    let sla: Sla = fields.read(KEYS, "sla");
     let places = places(top, &fields, metadata.as_ref());
     let names = metadata.map(|metadata| (metadata.name, metadata.namespace));
     let (name, namespace) = names.unwrap_or_default();
     let chain = ServiceChain {
         name,
         namespace,
-        matches: matches.unwrap_or_default(),
+        sla: sla.for_protocol(matches.protocol),
+        matches,
         functions: functions.unwrap_or_default(),
-        sla: fields.read(KEYS, "sla"),
         mapping,
         classify: fields.read(KEYS, "classify"),
         hook: fields.read(KEYS, "hook"),

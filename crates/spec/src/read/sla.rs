@@ -19,7 +19,8 @@ keys! {
         /// both.
         "rate" = QUANTITY;
         /// The burst of the profile: packets (32), a size (64kbit), or a list of both. Default: 32
-        /// packets or full frames, or the traffic of 1 ms if that is more.
+        /// packets or full frames, or the traffic of 1 ms if that is more. If TCP enters and the
+        /// file has no `latency`: the traffic of 250 ms, up to 256 packets or full frames.
         "burst" = QUANTITY;
         /// The burst that the policer admits, if it is larger than `burst`.
         "policingBurst" = QUANTITY;
@@ -110,6 +111,7 @@ fn sla(fields: &Fields<'_>) -> Sla {
             .get("loss")
             .and_then(|field| read_percent(&field, "0.1%")),
         round_trip_ns: fields.read(KEYS, "roundTrip"),
+        has_tcp_burst: false,
     };
     if let Some(field) = &policing_field {
         profile::check_policing_burst(&sla, &burst, field);

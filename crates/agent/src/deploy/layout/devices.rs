@@ -86,6 +86,10 @@ impl Layout for BetweenDevices {
         FrontDoor::Worker(&self.worker, ingress, self.policing)
     }
 
+    fn dropped_fragments(&self) -> u64 {
+        self.worker.stats.worker().dropped_fragments
+    }
+
     fn read(&self, _plane: &Plane) -> GenerationCounts {
         let stats = &self.worker.stats;
         let door = stats.door(self.spi).unwrap_or_default();

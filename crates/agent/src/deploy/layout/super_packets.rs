@@ -86,6 +86,10 @@ impl Layout for OnSuperPackets {
         FrontDoor::Worker(&self.worker, self.ports[0].socket, self.policing)
     }
 
+    fn dropped_fragments(&self) -> u64 {
+        self.worker.stats.worker().dropped_fragments
+    }
+
     fn read(&self, _plane: &Plane) -> GenerationCounts {
         let door = self.worker.stats.door(self.spi).unwrap_or_default();
         let door = CounterLine {
