@@ -2,7 +2,7 @@
 
 use myelin_functions::{Discard, Packet, Verdict, instantiate};
 use myelin_packet::fixtures::nsh::decapsulate;
-use myelin_packet::{Meta, checksum, nsh, parse};
+use myelin_packet::{IcmpQuote, Meta, checksum, nsh, parse};
 use myelin_spec::{FunctionConfig, XorConfig};
 
 /// Runs the target on one input.
@@ -26,6 +26,12 @@ pub fn run(frame: &[u8]) {
         checksum::l4_checksum(frame, &headers).is_some(),
         headers.flags.has_ports()
     );
+
+    if let Some(quote) = IcmpQuote::find(frame, &headers) {
+        assert!(l4 + 8 <= quote.l3 && quote.l3 < quote.l4 && quote.l4 + 8 <= quote.end);
+        let quoted = quote.five_tuple(frame).expect("a quoted five-tuple");
+        assert_eq!(quoted.source, tuple.destination);
+    }
 
     let meta = Meta::new(1, 2, 3, 4, &headers);
     assert_eq!(meta.headers(frame), Some(headers));

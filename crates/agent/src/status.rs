@@ -136,7 +136,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
 
 fn hop_statuses(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
     let generation = &counts.generation;
-    let named = named::read(running.spi, generation);
+    let named = named::read(running.spi, generation, plane);
     let hops = generation.plan.hops.iter().zip(&counts.figures.hops);
     hops.map(|(hop, counted): (&Hop, _)| HopStatus {
         position: hop.position,

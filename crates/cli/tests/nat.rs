@@ -1,5 +1,5 @@
-//! Source NAT between end hosts: the server sees translated addresses, and replies reach the
-//! client.
+//! Source NAT between end hosts: the server sees translated addresses, and replies and ICMP errors
+//! reach the client.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use common::{Myelin, skip_unless_root, skip_without};
+use common::{Myelin, skip_unless_root, skip_without, wait_for};
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use serde_json::{Value, json};
 
@@ -272,6 +272,140 @@ fn kernel_nat_translates_ipv6_requests_and_replies() {
 #[test]
 fn user_space_nat_translates_ipv6_requests_and_replies() {
     assert_nat_translates("space: user,", true);
+}
+
+/// A host behind the server, which is its router. Prints its process id and waits for its link. Its
+/// route advertises a segment that is too long for the link. Counts the bytes of each connection.
+const FAR_HOST: &str = "
+import os, socket, subprocess, time
+print(os.getpid(), flush=True)
+for command in (
+    'ip link set eth0 up',
+    'ip address add 10.9.0.99/PREFIX dev eth0 nodad',
+    'ip route add default via 10.9.0.1 dev eth0 advmss 1420',
+):
+    while subprocess.run(command.split(), capture_output=True).returncode:
+        time.sleep(0.01)
+t = socket.create_server(('10.9.0.99', 9001)FAMILY)
+print('ready', flush=True)
+while True:
+    c, peer = t.accept()
+    length = 0
+    while data := c.recv(65536):
+        length += len(data)
+    c.sendall(b'%d' % length)
+    c.close()
+";
+
+/// Makes the server the router of the far host, over a link with an MTU of 1400.
+const FAR_LINK: &str = "
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+ip link add far mtu 1400 type veth peer name eth0 mtu 1400 netns PID
+ip link set far up
+ip address add 10.9.0.1/PREFIX dev far nodad
+";
+
+/// Sends 300000 bytes over the small link, then a datagram to a closed port.
+const FAR_CLIENT: &str = "
+import socket
+s = socket.create_connection(('10.9.0.99', 9001), 60)
+s.sendall(b'x' * 300000)
+s.shutdown(socket.SHUT_WR)
+print(s.recv(100).decode())
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.settimeout(60)
+u.connect(('10.9.0.99', 4444))
+u.send(b'x')
+try:
+    u.recv(10)
+except ConnectionRefusedError:
+    print('refused')
+";
+
+/// Sends an ICMP error about no packet to the external address.
+const FORGED_ERROR: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_PROTOCOL)
+s.sendto(bytes([KIND, 3, 0xfc, 0xfc] + [0] * 60), ('198.51.100.7', 0))
+";
+
+/// Returns the dropped ICMP errors of the function `restore`.
+fn dropped_errors(myelin: &Myelin) -> u64 {
+    let chains = myelin.run_json(&["ps", "--json"]);
+    let mut hops = chains
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|chain| chain["hops"].as_array().into_iter().flatten());
+    let restore = hops.find(|hop| hop["name"] == "restore").unwrap();
+    restore["counters"]["icmp-errors-dropped"].as_u64().unwrap()
+}
+
+/// Asserts that the ICMP errors of a router and of a host reach the client through NAT.
+fn assert_errors_return(space: &str, v6: bool) {
+    if skip_unless_root() || skip_without("python3") || skip_without("unshare") {
+        return;
+    }
+    let (prefix, family) = if v6 {
+        ("64", ", family=socket.AF_INET")
+    } else {
+        ("24", "")
+    };
+    let convert = |text: &str| {
+        let text = text.replace("10.9.0.", if v6 { "fd00:9::" } else { "10.9.0." });
+        let text = text.replace("PREFIX", prefix).replace("FAMILY", family);
+        convert_addresses(&text, v6)
+    };
+    let myelin = Myelin::new();
+    let pair = PAIR
+        .replace("SPACE", space)
+        .replace(
+            "match: { destination: 10.0.0.2 }",
+            "match: { source: 10.0.0.1 }",
+        )
+        .replace("source: 10.0.0.2, ", "");
+    myelin.run_ok(&["up", myelin.write_file(&convert(&pair)).to_str().unwrap()]);
+    let far_host = convert(FAR_HOST);
+    let unshare = [
+        "exec", "server", "--", "unshare", "--net", "python3", "-c", &far_host,
+    ];
+    let mut child = myelin
+        .command(&unshare)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let far = Server(child);
+    let id = lines.next().unwrap().unwrap();
+    let link = convert(FAR_LINK).replace("PID", &id);
+    myelin.run_ok(&["exec", "server", "--", "sh", "-ec", &link]);
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let client = convert(FAR_CLIENT);
+    let answer = myelin.run_ok(&["exec", "client", "--", "python3", "-c", &client]);
+    assert_eq!(answer, "300000\nrefused\n");
+    assert_eq!(dropped_errors(&myelin), 0);
+    let (protocol, kind) = if v6 { ("ICMPV6", "1") } else { ("ICMP", "3") };
+    let forged = convert(FORGED_ERROR)
+        .replace("PROTOCOL", protocol)
+        .replace("KIND", kind);
+    myelin.run_ok(&["exec", "server", "--", "python3", "-c", &forged]);
+    wait_for("the error is counted", || dropped_errors(&myelin) == 1);
+    drop(far);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn icmp_errors_pass_nat_in_the_kernel() {
+    assert_errors_return("", false);
+    assert_errors_return("", true);
+}
+
+#[test]
+fn icmp_errors_pass_nat_in_user_space() {
+    assert_errors_return("space: user,", false);
+    assert_errors_return("space: user,", true);
 }
 
 #[test]

@@ -6,9 +6,10 @@
 //! client had sent. The two sides share one [`Affinity`].
 //!
 //! A flow keeps its backend while the configuration lists that backend and the flow does not pause
-//! longer than the timeout. The function drops:
+//! longer than the timeout. An ICMP error about a packet of a live flow is translated, with the
+//! packet that the error quotes. The function drops:
 //!
-//! * packets without ports (fragments, protocols other than UDP and TCP), since such packets
+//! * other packets without ports (fragments, protocols other than UDP and TCP), since such packets
 //!   identify no flow;
 //! * packets with an authentication header (RFC 4302), which covers the addresses;
 //! * packets of a family without a backend;
@@ -25,11 +26,13 @@ use myelin_packet::five_tuple::TCP;
 use myelin_packet::flow_marks::tcp;
 use myelin_packet::maglev::{Backend, MaglevTable};
 use myelin_packet::prefix::address_of;
-use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers};
+use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers, IcmpQuote};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
+use crate::nat::quoted::QuotedEndpoint;
 use crate::nat::rewrite::EndpointFields;
+use crate::nat::{DROPPED_ERRORS, Endpoint};
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Period after which a flow's packet writes the reply record again, as the table may have evicted
@@ -84,6 +87,7 @@ pub struct LoadBalancer {
     backends: Vec<Backend>,
     v4: MaglevTable,
     v6: MaglevTable,
+    dropped_errors: u64,
 }
 
 impl LoadBalancer {
@@ -96,16 +100,18 @@ impl LoadBalancer {
             backends: config.backends(),
             v4,
             v6,
+            dropped_errors: 0,
         }
     }
 
     /// Sends a packet to the backend of its flow.
     #[inline]
-    fn send_to_backend(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
+    fn send_to_backend(&mut self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
-            return None;
+            let done = self.send_error_to_backend(affinity, packet);
+            return self.count_dropped_error(done, packet);
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
@@ -232,14 +238,15 @@ impl LoadBalancer {
     /// Sends a backend's answer back to the client.
     #[inline]
     fn return_to_client(
-        &self,
+        &mut self,
         replies: &mut FlowTable<FlowKey, ReplyFlow>,
         packet: &mut Packet<'_>,
     ) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
-            return None;
+            let done = self.return_error_to_client(replies, packet);
+            return self.count_dropped_error(done, packet);
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let reply = replies.use_flow(&key)?;
@@ -255,6 +262,78 @@ impl LoadBalancer {
         new.address = reply.address;
         fields.write(frame, &old, &new, is_partial)
     }
+}
+
+/// ICMP errors about packets of live flows. An error makes no flow and refreshes none.
+impl LoadBalancer {
+    /// Counts the packet if it is an ICMP error that the function does not translate.
+    #[cold]
+    #[inline(never)]
+    fn count_dropped_error(&mut self, done: Option<()>, packet: &Packet<'_>) -> Option<()> {
+        if done.is_none() && IcmpQuote::is_error(packet.bytes(), packet.headers()) {
+            self.dropped_errors += packet.segments();
+        }
+        done
+    }
+
+    /// Sends an ICMP error about a backend's answer to that backend.
+    #[cold]
+    #[inline(never)]
+    fn send_error_to_backend(&self, affinity: &Affinity, packet: &mut Packet<'_>) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
+        let frame = packet.bytes_mut();
+        let fields = find_quote(frame, &headers, is_partial, Side::Reply)?;
+        let flow = affinity.flows.get(&FlowKey::new(&fields.flow(frame)?))?;
+        if now_ns.saturating_sub(flow.counts.last_ns) > self.timeout_ns {
+            return None;
+        }
+        let number = self.backend_number(flow, headers.flags.is_ipv6())?;
+        let backend = &self.backends[number];
+        replace_address(&fields, frame, backend.address)?;
+        if backend.has_mac != 0 {
+            frame.get_mut(..6)?.copy_from_slice(&backend.mac);
+        }
+        Some(())
+    }
+
+    /// Sends an ICMP error about a client's packet back to the client, from the address to which
+    /// the client had sent.
+    #[cold]
+    #[inline(never)]
+    fn return_error_to_client(
+        &self,
+        replies: &FlowTable<FlowKey, ReplyFlow>,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
+        let frame = packet.bytes_mut();
+        let fields = find_quote(frame, &headers, is_partial, Side::Forward)?;
+        let reply = replies.get(&FlowKey::new(&fields.flow(frame)?))?;
+        if now_ns.saturating_sub(reply.last_ns) > self.timeout_ns {
+            return None;
+        }
+        replace_address(&fields, frame, reply.address)
+    }
+}
+
+/// Finds the quote of an ICMP error about a UDP or TCP packet.
+fn find_quote(
+    frame: &[u8],
+    headers: &Headers,
+    is_partial: bool,
+    side: Side,
+) -> Option<QuotedEndpoint> {
+    let fields = QuotedEndpoint::find(frame, headers, side)?;
+    (!is_partial && fields.has_ports()).then_some(fields)
+}
+
+/// Replaces the address of the quoted endpoint, and the error's own address.
+fn replace_address(fields: &QuotedEndpoint, frame: &mut [u8], address: [u8; 16]) -> Option<()> {
+    let old = fields.endpoint(frame)?;
+    let new = Endpoint { address, ..old };
+    fields.write(frame, &old, &new)
 }
 
 /// A client's packet.
@@ -300,6 +379,10 @@ impl Stateful for LoadBalancer {
             Side::Reply => self.return_to_client(&mut affinity.replies, packet),
         };
         done.into()
+    }
+
+    fn read_counters(&self, _affinity: &Affinity, sink: &mut dyn FnMut(&'static str, u64)) {
+        sink(DROPPED_ERRORS, self.dropped_errors);
     }
 
     fn read_flows(&self, affinity: &Affinity, page: &mut FlowPage) {

@@ -6,26 +6,33 @@
 //!
 //! Behaviour in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
 //! addresses (REQ-2); port preservation where that port is free; only packets from inside refresh a
-//! mapping (REQ-6). No hairpinning.
+//! mapping (REQ-6). No hairpinning. An ICMP error about a packet of a live mapping is translated,
+//! with the packet that the error quotes (RFC 5508, REQ-3 to REQ-6).
 //!
 //! The function drops packets that it does not translate: fragments, since only the first fragment
-//! contains a port; ICMP errors; every other protocol; packets with an authentication header (RFC
-//! 4302), which covers the addresses; packets of a family without an external address; packets from
-//! outside without a live mapping.
+//! contains a port; other ICMP messages; every other protocol; packets with an authentication
+//! header (RFC 4302), which covers the addresses; packets of a family without an external address;
+//! packets from outside without a live mapping.
 
 mod endpoint;
 mod mappings;
+pub(crate) mod quoted;
 pub(crate) mod rewrite;
 
 pub use endpoint::Endpoint;
 pub use mappings::{Lifetime, Mappings, PORT_TRIES, SWEEP_SLOTS};
 
+use myelin_packet::IcmpQuote;
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
 
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
+use quoted::QuotedEndpoint;
 use rewrite::EndpointFields;
+
+/// Name of the counter of dropped ICMP errors.
+pub(crate) const DROPPED_ERRORS: &str = "icmp-errors-dropped";
 
 /// One side of the translator.
 #[derive(Debug)]
@@ -34,6 +41,7 @@ pub struct Nat {
     timeout_ns: u64,
     tcp_timeout_ns: u64,
     tcp_transitory_ns: u64,
+    dropped_errors: u64,
 }
 
 impl Nat {
@@ -44,15 +52,18 @@ impl Nat {
             timeout_ns: config.timeout_ns,
             tcp_timeout_ns: config.tcp_timeout_ns,
             tcp_transitory_ns: config.tcp_transitory_ns(),
+            dropped_errors: 0,
         }
     }
 
     #[inline]
-    fn translate(&self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
+    fn translate(&mut self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
         let frame = packet.bytes_mut();
-        let fields = EndpointFields::find(frame, &headers, self.side)?;
+        let Some(fields) = EndpointFields::find(frame, &headers, self.side) else {
+            return self.translate_or_count_error(mappings, packet);
+        };
         let old = fields.endpoint(frame)?;
         let new = match self.side {
             Side::Forward => {
@@ -61,6 +72,39 @@ impl Nat {
             Side::Reply => mappings.translate_inward(&old, now_ns)?,
         };
         fields.write(frame, &old, &new, is_partial)
+    }
+
+    /// Translates an ICMP error. Counts an error that it does not translate.
+    #[cold]
+    #[inline(never)]
+    fn translate_or_count_error(
+        &mut self,
+        mappings: &Mappings,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let done = self.translate_error(mappings, packet);
+        if done.is_none() && IcmpQuote::is_error(packet.bytes(), packet.headers()) {
+            self.dropped_errors += packet.segments();
+        }
+        done
+    }
+
+    /// Translates an ICMP error about a packet of a live mapping. Makes and refreshes no mapping
+    /// (RFC 5508, REQ-6).
+    fn translate_error(&self, mappings: &Mappings, packet: &mut Packet<'_>) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let headers = *packet.headers();
+        if packet.has_partial_checksum() {
+            return None;
+        }
+        let frame = packet.bytes_mut();
+        let fields = QuotedEndpoint::find(frame, &headers, self.side)?;
+        let old = fields.endpoint(frame)?;
+        let new = match self.side {
+            Side::Forward => mappings.find_outer(&old, now_ns)?,
+            Side::Reply => mappings.translate_inward(&old, now_ns)?,
+        };
+        fields.write(frame, &old, &new)
     }
 
     /// Returns the lifetime of a mapping after this packet.
@@ -96,6 +140,10 @@ impl Stateful for Nat {
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
         self.translate(mappings, packet).into()
+    }
+
+    fn read_counters(&self, _mappings: &Mappings, sink: &mut dyn FnMut(&'static str, u64)) {
+        sink(DROPPED_ERRORS, self.dropped_errors);
     }
 
     fn read_flows(&self, mappings: &Mappings, page: &mut FlowPage) {

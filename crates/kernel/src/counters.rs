@@ -58,9 +58,17 @@ pub struct CounterLine {
     /// Number of sampled runs. A function samples one packet in 1024.
     pub samples: u64,
     /// Packets that the policer at the front door dropped. `drops` does not include these packets.
+    /// A function has no policer; see [`special`](Self::special).
     pub policed: u64,
     /// Bytes on the wire of the packets that the policer dropped.
     pub policed_bytes: u64,
+}
+
+impl CounterLine {
+    /// Returns the counter of a function that its kind describes; 0 if the kind describes none.
+    pub fn special(&self) -> u64 {
+        self.policed
+    }
 }
 
 /// `struct counting`: layout of the counter map's per-CPU parts.

@@ -385,6 +385,17 @@ pub(crate) fn last_protocol(up_to_l4: &[u8], next: u8, at: usize) -> Result<u8, 
     skip_extensions(up_to_l4, next, at).map(|network| network.protocol)
 }
 
+/// Returns the end of the extension headers of a quoted packet, and the protocol behind them.
+/// `packet` may end within the quoted packet. Returns `None` for a fragment that is not the first.
+pub(crate) fn skip_quoted_extensions(packet: &[u8], next: u8, at: usize) -> Option<(usize, u8)> {
+    let network = skip_extensions(packet, next, at).ok()?;
+    if network.flags.is_fragment() {
+        let offset = be16(packet, network.l4 - EXTENSION_MIN_LEN + 2).ok()? & 0xfff8;
+        return (offset == 0).then_some((network.l4, network.protocol));
+    }
+    Some((network.l4, network.protocol))
+}
+
 /// Returns the start of the payload, the end of the packet, and whether the packet has ports.
 fn parse_transport(
     frame: &[u8],

@@ -161,6 +161,13 @@ impl Mappings {
         self.is_alive(inner, now_ns).then_some(*inner)
     }
 
+    /// Returns the external endpoint of `inner` without a change of its mapping. `None` if `inner`
+    /// has no live mapping.
+    pub fn find_outer(&self, inner: &Endpoint, now_ns: u64) -> Option<Endpoint> {
+        let mapping = self.outward.get(inner)?;
+        (now_ns < mapping.expires_ns).then_some(mapping.outer)
+    }
+
     fn is_alive(&self, inner: &Endpoint, now_ns: u64) -> bool {
         self.outward
             .get(inner)

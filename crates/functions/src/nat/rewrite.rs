@@ -147,7 +147,7 @@ impl EndpointFields {
 /// header covers the addresses (RFC 4302, section 3.3.3), so the receiver of a translated packet
 /// would drop it.
 #[inline]
-fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
+pub(super) fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
     const IPV6_LEN: usize = 40;
     const FRAGMENT: u8 = 44;
     const AUTHENTICATION: u8 = 51;
@@ -172,7 +172,7 @@ fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
 /// zero. Sums of 32-bit words give the same result because 2^16 is 1 modulo 65535. A complement
 /// works as the negative because 2^32 - 1 is 0.
 #[inline]
-fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {
+pub(super) fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {
     let words = |address: &[u8; 16]| {
         let (words, _) = address.as_chunks::<4>();
         [0, 1, 2, 3].map(|i: usize| u32::from_be_bytes(words[i]))

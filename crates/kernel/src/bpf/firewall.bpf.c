@@ -5,7 +5,7 @@
  * element of an array. The read-only data holds each table's offset and length, so the verifier can
  * check every access.
  */
-#include "protocol.h"
+#include "icmp_quote.h"
 #include "next.h"
 
 /* Same layout as myelin_packet::rules::ClassVector. */
@@ -160,8 +160,14 @@ struct vectors {
 	const struct class_vector *destination_port;
 };
 
-/* Returns the verdict of the first matching rule, or the default. */
-static __always_inline bool first_match_allows(const void *base, const struct vectors *vectors)
+enum match {
+	RULE_DENIES = 0,
+	RULE_ALLOWS = 1,
+	NO_RULE = 2,
+};
+
+/* Returns the verdict of the first matching rule. */
+static __always_inline enum match first_match(const void *base, const struct vectors *vectors)
 {
 	const __u64 *allow = base + INSTANCE.allow;
 	__u32 candidates = vectors->source->summary & vectors->destination->summary &
@@ -176,10 +182,72 @@ static __always_inline bool first_match_allows(const void *base, const struct ve
 			       vectors->destination_port->words[word];
 
 		if (common)
-			return common & -common & allow[word];
+			return common & -common & allow[word] ? RULE_ALLOWS : RULE_DENIES;
 		candidates &= candidates - 1;
 	}
-	return INSTANCE.default_allow;
+	return NO_RULE;
+}
+
+/* Looks up protocol and ports. `source_port` and `destination_port` are NULL without ports. */
+static __always_inline bool look_up_transport(const void *base, __u8 protocol,
+					      const __be16 *source_port,
+					      const __be16 *destination_port,
+					      struct vectors *vectors)
+{
+	vectors->protocol = look_up_value(base, &INSTANCE.protocol, protocol);
+	if (!vectors->protocol)
+		return false;
+	vectors->source_port = look_up_port(base, &INSTANCE.source_port, source_port);
+	if (!vectors->source_port)
+		return false;
+	vectors->destination_port =
+		look_up_port(base, &INSTANCE.destination_port, destination_port);
+	return vectors->destination_port;
+}
+
+/*
+ * Returns whether a packet is an ICMP error, and a rule allows the flow of the quoted packet in the
+ * direction of the error (RFC 4890, section 4.3.1). This is a global function, because the verifier
+ * checks a global function only once.
+ */
+__noinline int is_error_allowed(hook_ctx *ctx)
+{
+	struct icmp_quote quote = {};
+	struct vectors vectors;
+	__u32 zero = 0;
+	const void *base = bpf_map_lookup_elem(&tables, &zero);
+
+	if (!base || !find_icmp_error(ctx, &quote) || !find_quoted_packet(ctx, &quote))
+		return false;
+
+	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	const void *l3 = data + (quote.l3 & MAX_OFFSET);
+	const __be16 *ports = data + (quote.l4 & MAX_OFFSET);
+
+	/* The quoted packet went in the other direction. */
+	if (quote.is_ipv6) {
+		const struct ipv6hdr *ip = l3;
+
+		if ((const void *)(ip + 1) > data_end)
+			return false;
+		vectors.source = look_up_address6(base, &INSTANCE.source_v6, &ip->daddr);
+		vectors.destination = look_up_address6(base, &INSTANCE.destination_v6, &ip->saddr);
+	} else {
+		const struct iphdr *ip = l3;
+
+		if ((const void *)(ip + 1) > data_end)
+			return false;
+		vectors.source = look_up_address4(base, &INSTANCE.source_v4, ip->daddr);
+		vectors.destination = look_up_address4(base, &INSTANCE.destination_v4, ip->saddr);
+	}
+	if (!vectors.source || !vectors.destination || (const void *)(ports + 2) > data_end)
+		return false;
+
+	bool has_ports = quote_has_ports(&quote);
+
+	return look_up_transport(base, quote.protocol, has_ports ? ports + 1 : NULL,
+				 has_ports ? ports : NULL, &vectors) &&
+	       first_match(base, &vectors) == RULE_ALLOWS;
 }
 
 static __always_inline bool is_allowed(hook_ctx *ctx)
@@ -225,17 +293,14 @@ static __always_inline bool is_allowed(hook_ctx *ctx)
 		if ((const void *)(ports + 2) > data_end)
 			return false;
 	}
-	vectors.protocol = look_up_value(base, &INSTANCE.protocol, protocol);
-	if (!vectors.protocol)
+	if (!look_up_transport(base, protocol, ports, ports ? ports + 1 : NULL, &vectors))
 		return false;
-	vectors.source_port = look_up_port(base, &INSTANCE.source_port, ports);
-	if (!vectors.source_port)
-		return false;
-	vectors.destination_port =
-		look_up_port(base, &INSTANCE.destination_port, ports ? ports + 1 : NULL);
-	if (!vectors.destination_port)
-		return false;
-	return first_match_allows(base, &vectors);
+
+	enum match match = first_match(base, &vectors);
+
+	if (match == NO_RULE)
+		return INSTANCE.default_allow || is_error_allowed(ctx);
+	return match == RULE_ALLOWS;
 }
 
 HOOK_SECTION

@@ -9,6 +9,7 @@
  */
 #include "flow_totals.h"
 #include "nat.h"
+#include "nat_error.h"
 #include "next.h"
 
 /* Same value as myelin_packet::maglev::TABLE_SIZE. */
@@ -265,6 +266,19 @@ static __always_inline const struct backend *choose_backend(hook_ctx *ctx,
 	return backend;
 }
 
+/* Writes the backend's MAC address, if the configuration has one. */
+static __always_inline bool write_mac(hook_ctx *ctx, const struct backend *backend)
+{
+	void *data = (void *)(long)ctx->data;
+
+	if (!backend->has_mac)
+		return true;
+	if (data + sizeof(backend->mac) > (void *)(long)ctx->data_end)
+		return false;
+	__builtin_memcpy(data, backend->mac, sizeof(backend->mac));
+	return true;
+}
+
 static __always_inline bool translate_request(hook_ctx *ctx, const struct flow_key *key,
 					      const struct nat_packet *packet, __u64 now)
 {
@@ -274,16 +288,7 @@ static __always_inline bool translate_request(hook_ctx *ctx, const struct flow_k
 	if (!backend)
 		return false;
 	__builtin_memcpy(new.address, backend->address, sizeof(new.address));
-	if (!nat_write(ctx, true, packet, &new))
-		return false;
-	if (backend->has_mac) {
-		void *data = (void *)(long)ctx->data;
-
-		if (data + sizeof(backend->mac) > (void *)(long)ctx->data_end)
-			return false;
-		__builtin_memcpy(data, backend->mac, sizeof(backend->mac));
-	}
-	return true;
+	return nat_write(ctx, true, packet, &new) && write_mac(ctx, backend);
 }
 
 static __always_inline bool translate_reply(hook_ctx *ctx, const struct flow_key *key,
@@ -299,6 +304,74 @@ static __always_inline bool translate_reply(hook_ctx *ctx, const struct flow_key
 	return nat_write(ctx, false, packet, &new);
 }
 
+/* Finds the backend of a live flow; else NULL. Refreshes no flow. */
+static __always_inline const struct backend *find_flow_backend(const struct flow_key *key,
+							       __u64 now)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, key);
+
+	if (!flow || !is_alive(now, flow->last_ns))
+		return NULL;
+	return find_backend(flow, key->flags & FLAG_IPV6);
+}
+
+/* Writes the key of the flow's packets that this side translates: the reverse of the quoted key. */
+static __always_inline bool read_quoted_flow(hook_ctx *ctx, const struct icmp_quote *quote,
+					     struct flow_key *key)
+{
+	key->protocol = quote->protocol;
+	key->flags = FLAG_PORTS | (quote->is_ipv6 ? FLAG_IPV6 : 0);
+	return quote_has_ports(quote) &&
+	       read_address(ctx, quoted_source(quote), quote->is_ipv6, key->destination) &&
+	       read_address(ctx, quoted_destination(quote), quote->is_ipv6, key->source) &&
+	       read_field16(ctx, quote->l4, &key->destination_port) &&
+	       read_field16(ctx, quote->l4 + 2, &key->source_port);
+}
+
+/* Makes and refreshes no flow. */
+static __always_inline bool translate_quote(hook_ctx *ctx, struct quoted_endpoint *fields)
+{
+	struct flow_key key = {};
+	struct endpoint new;
+	__u64 now;
+
+	if (!hook_stamp(ctx, &now) || !find_quoted_endpoint(ctx, !INSTANCE.reply, fields) ||
+	    !read_quoted_flow(ctx, &fields->quote, &key))
+		return false;
+	new = fields->old;
+	if (INSTANCE.reply) {
+		const struct reply *reply = bpf_map_lookup_elem(&replies, &key);
+
+		if (!reply || !is_alive(now, reply->last_ns))
+			return false;
+		__builtin_memcpy(new.address, reply->address, sizeof(new.address));
+		return write_quoted_endpoint(ctx, fields, &new);
+	}
+
+	const struct backend *backend = find_flow_backend(&key, now);
+
+	if (!backend)
+		return false;
+	__builtin_memcpy(new.address, backend->address, sizeof(new.address));
+	return write_quoted_endpoint(ctx, fields, &new) && write_mac(ctx, backend);
+}
+
+/*
+ * Translates an ICMP error about a packet of a live flow. Counts an error that it does not
+ * translate. This is a global function, because the verifier checks a global function only once.
+ */
+__noinline int translate_error(hook_ctx *ctx)
+{
+	struct quoted_endpoint fields = {};
+
+	if (!find_icmp_error(ctx, &fields.quote))
+		return false;
+	if (translate_quote(ctx, &fields))
+		return true;
+	counter_line(HOP(line))->special += hook_segments(ctx);
+	return false;
+}
+
 static __always_inline bool balance_packet(hook_ctx *ctx)
 {
 	struct nat_packet packet = {};
@@ -306,9 +379,11 @@ static __always_inline bool balance_packet(hook_ctx *ctx)
 	struct flow_key key;
 	__u64 now;
 
-	if (!hook_stamp(ctx, &now) || !hook_headers(ctx, &headers) ||
-	    !(headers.flags & FLAG_PORTS) || !nat_read(ctx, !INSTANCE.reply, &packet) ||
-	    !read_flow_key(ctx, &headers, &key))
+	if (!hook_stamp(ctx, &now) || !hook_headers(ctx, &headers))
+		return false;
+	if (!(headers.flags & FLAG_PORTS))
+		return translate_error(ctx);
+	if (!nat_read(ctx, !INSTANCE.reply, &packet) || !read_flow_key(ctx, &headers, &key))
 		return false;
 	return INSTANCE.reply ? translate_reply(ctx, &key, &packet, now)
 			      : translate_request(ctx, &key, &packet, now);

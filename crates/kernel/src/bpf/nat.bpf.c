@@ -18,6 +18,7 @@
  * Errors of map operations are `int`: before Linux 6.4 the upper half of the `long` is undefined.
  */
 #include "nat.h"
+#include "nat_error.h"
 #include "next.h"
 
 #define MAX_ADDRESSES 16
@@ -380,14 +381,59 @@ static __always_inline bool translate_inward(const struct endpoint *outer, __u64
 	return mapping && is_same_endpoint(&mapping->outer, outer) && now < mapping->expires_ns;
 }
 
+/* Finds the external endpoint of a live mapping, without a change of the mapping. */
+static __always_inline bool find_outer(const struct endpoint *inner, __u64 now,
+				       struct endpoint *outer)
+{
+	const struct mapping *mapping = bpf_map_lookup_elem(&outward, inner);
+
+	if (!mapping || now >= mapping->expires_ns)
+		return false;
+	*outer = mapping->outer;
+	return true;
+}
+
+/* Makes and refreshes no mapping (RFC 5508, REQ-6). */
+static __always_inline bool translate_quote(hook_ctx *ctx, struct quoted_endpoint *fields)
+{
+	struct endpoint new = {};
+	__u64 now;
+
+	if (!hook_stamp(ctx, &now) || !find_quoted_endpoint(ctx, INSTANCE.reply, fields))
+		return false;
+
+	bool found = INSTANCE.reply ? translate_inward(&fields->old, now, &new)
+				    : find_outer(&fields->old, now, &new);
+
+	return found && write_quoted_endpoint(ctx, fields, &new);
+}
+
+/*
+ * Translates an ICMP error about a packet of a live mapping. Counts an error that it does not
+ * translate. This is a global function, because the verifier checks a global function only once.
+ */
+__noinline int translate_error(hook_ctx *ctx)
+{
+	struct quoted_endpoint fields = {};
+
+	if (!find_icmp_error(ctx, &fields.quote))
+		return false;
+	if (translate_quote(ctx, &fields))
+		return true;
+	counter_line(HOP(line))->special += hook_segments(ctx);
+	return false;
+}
+
 static __always_inline bool translate_packet(hook_ctx *ctx)
 {
 	struct nat_packet packet = {};
 	struct endpoint new = {};
 	__u64 now;
 
-	if (!hook_stamp(ctx, &now) || !nat_read(ctx, INSTANCE.reply, &packet))
+	if (!hook_stamp(ctx, &now))
 		return false;
+	if (!nat_read(ctx, INSTANCE.reply, &packet))
+		return translate_error(ctx);
 
 	bool translated = INSTANCE.reply ? translate_inward(&packet.old, now, &new)
 					 : translate_outward(&packet, now, &new);

@@ -1,12 +1,12 @@
 //! Compares `firewall` with a linear search of its rules.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use myelin_functions::{Error, instantiate};
-use myelin_packet::five_tuple::{ICMP, TCP, UDP};
+use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, MAX_RULES, Rule, RulesError, first_match};
-use myelin_packet::{Prefix, parse};
+use myelin_packet::{IcmpQuote, Prefix, parse};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 use proptest::prelude::*;
 
@@ -29,6 +29,12 @@ fn reference(config: &FirewallConfig, frame: &[u8]) -> bool {
     let headers = parse(frame).unwrap();
     let names_ports = config.rules.iter().any(Rule::names_ports);
     let tuple = headers.try_five_tuple(frame).unwrap();
+    // A rule may allow the flow of the packet that an ICMP error quotes.
+    let quoted = || IcmpQuote::find(frame, &headers)?.five_tuple(frame);
+    let allows_quoted = || {
+        let rule = first_match(&config.rules, &quoted()?.reversed())?;
+        Some(config.rules[rule].action)
+    };
     let action = match first_match(&config.rules, &tuple) {
         _ if headers.flags.is_fragment()
             && names_ports
@@ -37,7 +43,8 @@ fn reference(config: &FirewallConfig, frame: &[u8]) -> bool {
             Action::Deny
         }
         Some(index) => config.rules[index].action,
-        None => config.default,
+        None if config.default == Action::Deny => allows_quoted().unwrap_or(Action::Deny),
+        None => Action::Allow,
     };
     action == Action::Allow
 }
@@ -137,6 +144,49 @@ fn fragments_evade_a_port_rule_only_with_fragments_match() {
     }
 }
 
+/// With `default: deny`, an error passes if a rule allows its flow, and no rule matches the error
+/// itself.
+#[test]
+fn errors_pass_with_the_flow_that_a_rule_allows() {
+    use Action::{Allow, Deny};
+    let spaces = Spaces::all();
+    for (client, server, kinds) in [
+        (build::client_v4(), build::server_v4(), [3, 4, 11, 12]),
+        (build::client_v6(), build::server_v6(), [1, 2, 3, 4]),
+    ] {
+        let flow = rule(Allow, |r| {
+            r.destination = Some(server.ip().into());
+            r.protocol = Some(UDP);
+            r.destination_ports = Some(9_000..=9_000);
+        });
+        let denies = rule(Deny, |r| {
+            r.protocol = Some(if client.is_ipv4() { ICMP } else { ICMPV6 });
+        });
+        let allows = firewall(std::slice::from_ref(&flow), Deny, FragmentPolicy::Drop);
+        let explicit = firewall(&[denies, flow], Deny, FragmentPolicy::Drop);
+        let allowing = load(&spaces, &allows);
+        let answer = build::udp(server, client, b"answer");
+        for kind in kinds {
+            let error = build::icmp_error(client.ip(), server.ip(), kind, (&answer, 1000));
+            allowing.expect(&error, Some(&error), "an error about an answer of the flow");
+        }
+        let kind = kinds[1];
+        let error = build::icmp_error(client.ip(), server.ip(), kind, (&answer, 1000));
+        load(&spaces, &explicit).expect(&error, None, "a rule that denies the error itself");
+        let request = build::udp(client, server, b"request");
+        let back = build::icmp_error(server.ip(), client.ip(), kind, (&request, 1000));
+        allowing.expect(&back, None, "an error in the direction that no rule allows");
+        let other = build::udp(SocketAddr::new(server.ip(), 9_001), client, b"");
+        let other = build::icmp_error(client.ip(), server.ip(), kind, (&other, 1000));
+        allowing.expect(&other, None, "an error about another flow");
+        let elsewhere = build::icmp_error(client.ip(), client.ip(), kind, (&answer, 1000));
+        allowing.expect(&elsewhere, None, "an error that goes elsewhere");
+        let redirect = if client.is_ipv4() { 5 } else { 137 };
+        let redirect = build::icmp_error(client.ip(), server.ip(), redirect, (&answer, 1000));
+        allowing.expect(&redirect, None, "a redirect is no error");
+    }
+}
+
 #[test]
 fn fragments_pass_if_no_rule_needs_a_port() {
     let rules = [rule(Action::Deny, |r| r.protocol = Some(TCP))];
@@ -205,7 +255,7 @@ fn random_config() -> impl Strategy<Value = FirewallConfig> {
 
 fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     let ends = (0_u8..7, 0_u8..7, 0_u16..14, 0_u16..14);
-    (ends, any::<bool>(), 0..6).prop_map(|((from, to, from_port, to_port), v6, kind)| {
+    (ends, any::<bool>(), 0..9).prop_map(|((from, to, from_port, to_port), v6, kind)| {
         let (from, to) = (address(from, v6), address(to, v6));
         let (source, destination) = ((from, from_port).into(), (to, to_port).into());
         let udp = build::udp(source, destination, b"udp");
@@ -221,6 +271,12 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
                 let headers = [build::options_header(0, 2), build::fragment_header(3, true)];
                 build::with_extensions(udp, &headers)
             }
+            5 => {
+                let about = build::tcp(source, destination, b"tcp");
+                build::icmp_error(to, from, 3, (&about, 1000))
+            }
+            6 => build::icmp_error(to, from, 4, (&udp, 48)),
+            7 => build::icmp_error(address(5, v6), from, 3, (&udp, 1000)),
             _ => udp,
         }
     })

@@ -12,6 +12,7 @@ mod firewall;
 mod flow_tracker;
 mod forward;
 mod fragments;
+mod icmp_errors;
 mod load_balancer;
 mod monitor;
 mod nat;

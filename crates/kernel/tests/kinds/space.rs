@@ -65,6 +65,9 @@ pub(crate) trait Chain {
 
     /// Returns the flows of the first function; `None` if the function keeps no flows.
     fn flows(&self) -> Option<Flows>;
+
+    /// Returns the counter that the kind of the first function describes; 0 without a counter.
+    fn special_count(&self) -> u64;
 }
 
 /// User space: a worker's loop without ports.
@@ -196,6 +199,12 @@ impl Chain for UserChain {
                 return Some(index_by_name(&page.records, totals));
             }
         }
+    }
+
+    fn special_count(&self) -> u64 {
+        let mut sum = 0;
+        self.functions.borrow()[0].read_counters(&mut |_, count| sum += count);
+        sum
     }
 }
 
@@ -360,6 +369,10 @@ impl Chain for KernelChain {
         let flows = self.loaded.flows(0).unwrap()?;
         Some(index_by_name(&flows.records, flows.totals))
     }
+
+    fn special_count(&self) -> u64 {
+        self.counters()[0].special()
+    }
 }
 
 /// Spaces that get the same functions and frames.
@@ -478,6 +491,22 @@ impl Chains {
         for (name, outcome) in self.run_each(frame, now) {
             assert_eq!(outcome.out().as_deref(), expected, "{name}: {case}");
         }
+    }
+
+    /// Returns the counter that the kind of the first function describes, equal in all spaces.
+    #[track_caller]
+    pub(crate) fn special_count(&self) -> u64 {
+        let mut all = self.0.iter();
+        let (_, first) = all.next().expect("there must be a space");
+        let count = first.special_count();
+        for (name, chain) in all {
+            assert_eq!(
+                chain.special_count(),
+                count,
+                "{name} counts otherwise than {USER}"
+            );
+        }
+        count
     }
 
     /// Returns the flows of the first function, which all spaces must report alike. Returns `None`

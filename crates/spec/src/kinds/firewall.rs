@@ -138,7 +138,8 @@ pub static FIREWALL: Kind = Kind {
     fails_closed: true,
     config: FirewallConfig::KEYS,
     description: "Allows or denies packets by prefix, protocol and port. Its cost hardly depends on the \
-                  number of rules.",
+                  number of rules. With `default: deny`, an ICMP error that no rule matches passes if a rule \
+                  allows the flow of the packet that the error quotes.",
     example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
     effect: |config| match config {
         FunctionConfig::Firewall(config) => Effect {

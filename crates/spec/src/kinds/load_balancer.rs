@@ -80,9 +80,14 @@ pub static LOAD_BALANCER: Kind = Kind {
     fragments: FragmentSupport::WholeDatagram,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \
                   destination address, and keeps each flow on its backend. In the reverse chain, a \
-                  `load-balancer` with `reverseOf` restores the source of replies. Drops packets without \
-                  ports, and replies without a live flow. `myelin ps --flows` shows each flow's backend.",
+                  `load-balancer` with `reverseOf` restores the source of replies. Both sides translate ICMP \
+                  errors about packets of a flow. Drops other packets without ports, and replies without a \
+                  live flow. `myelin ps --flows` shows each flow's backend.",
     example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
+    counters: &[(
+        "icmp-errors-dropped",
+        "dropped: an ICMP error that breaks a rule, or about no live flow",
+    )],
     read: |fields| FunctionConfig::LoadBalancer(LoadBalancerConfig::from_fields(fields)),
     flow_lifetime_ns: |config, _, _| match config {
         FunctionConfig::LoadBalancer(config) => Some(config.timeout_ns),

@@ -81,9 +81,14 @@ pub static NAT: Kind = Kind {
     fragments: FragmentSupport::WholeDatagram,
     description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
                   echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \
-                  destination of replies. Drops fragments, other packets that it cannot translate, and \
-                  replies without a live mapping. `myelin ps --flows` shows the mappings.",
+                  destination of replies. Both sides translate ICMP errors about packets of a mapping \
+                  (RFC 5508). Drops fragments, other packets that it cannot translate, and replies \
+                  without a live mapping. `myelin ps --flows` shows the mappings.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
+    counters: &[(
+        "icmp-errors-dropped",
+        "dropped: an ICMP error that breaks a rule, or about no live mapping",
+    )],
     read: |fields| FunctionConfig::Nat(NatConfig::from_fields(fields)),
     ..Kind::BASE
 };
