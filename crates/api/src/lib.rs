@@ -320,28 +320,28 @@ pub struct ApiError {
     pub message: String,
 }
 
-/// Limits of a process: the system's error number, and the remedy.
-const LIMITS: [(u32, &str); 3] = [
+/// Limits of a process: the system's text of the error in small letters, and the remedy.
+const LIMITS: [(&str, &str); 3] = [
     (
-        12,
+        "cannot allocate memory",
         "a limit of memory is reached: raise it for the agent (`ulimit -v`, or `MemoryMax=` of its service), or free memory",
     ),
     (
-        24,
+        "too many open files",
         "the limit of open files is reached: raise it for the agent (`ulimit -Hn`, or `LimitNOFILE=` of its service)",
     ),
     (
-        27,
+        "file too large",
         "the limit of file sizes is reached: raise it for the agent (`ulimit -f`, or `LimitFSIZE=` of its service)",
     ),
 ];
 
 /// Returns the remedy of an error that a limit of the agent's process causes. Any layer may report
-/// such an error, so the number in its text decides.
+/// such an error, so its text decides.
 fn find_limit_remedy(message: &str) -> Option<&'static str> {
-    let is_reached = |(number, remedy): &(u32, &str)| {
-        message.contains(&format!("(os error {number})")) && !message.contains(*remedy)
-    };
+    let small = message.to_lowercase();
+    let is_reached =
+        |(text, remedy): &(&str, &str)| small.contains(text) && !message.contains(*remedy);
     let reached = LIMITS.iter().find(|limit| is_reached(limit));
     reached.map(|(_, remedy)| *remedy)
 }

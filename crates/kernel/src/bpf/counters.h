@@ -18,10 +18,8 @@ struct myelin_line {
 	__u64 last_ns;	  /* time of the last packet, CLOCK_MONOTONIC; 0 if not recorded */
 	__u64 sampled_ns; /* time spent in `samples` runs of a function */
 	__u64 samples;
-	union {
-		__u64 policed; /* at the front door: packets above the profile */
-		__u64 special; /* at a function: the counter that its kind describes */
-	};
+	__u64 policed; /* at the front door: packets above the profile; at a function: the counter
+			* that its kind describes */
 	__u64 policed_bytes;
 };
 

@@ -368,7 +368,7 @@ __noinline int translate_error(hook_ctx *ctx)
 		return false;
 	if (translate_quote(ctx, &fields))
 		return true;
-	counter_line(HOP(line))->special += hook_segments(ctx);
+	counter_line(HOP(line))->policed += hook_segments(ctx);
 	return false;
 }
 
