@@ -274,6 +274,12 @@ impl<'m, P: Port> Forwarder<'m, P> {
         received
     }
 
+    /// The number of port indices in use.
+    #[inline]
+    pub(crate) fn port_count(&self) -> usize {
+        self.ports.len()
+    }
+
     /// Polls the receive queues of busy-polled devices.
     #[inline]
     pub(crate) fn busy_poll(&mut self) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use myelin_packet::Flows;
 
-use crate::chain::{SocketId, UserChain};
+use crate::chain::{SocketId, UserChain, UserExit};
 use crate::config::WorkerConfig;
 use crate::door::ChainRedirect;
 use crate::error::Error;
@@ -24,8 +24,9 @@ use crate::ring_link::RingLink;
 use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
 use crate::stats::Stats;
+use crate::turns::{CoreTable, Member, MemberLane, MemberRing};
 use crate::umem::{Borrower, Umem};
-use crate::xsk::{Successor, Xsk};
+use crate::xsk::{Role, Successor, Xsk};
 
 mod lifecycle;
 
@@ -57,10 +58,58 @@ pub struct WorkerHandle {
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
     /// Redirects of the worker's front door by SPI, each with its row in the statistics.
     redirects: BTreeMap<u32, (ChainRedirect, u32)>,
+    /// The table of the worker's core and the worker's task, if it takes turns.
+    share: Option<(Arc<CoreTable>, usize)>,
     process: Option<WorkerProcess>,
 }
 
 impl WorkerHandle {
+    /// Returns the rings that the worker reads and writes, for a [`CoreTable`].
+    pub fn member(&self) -> Member {
+        let mut exits = self.chains.values().flat_map(|(chain, _)| &chain.segments);
+        let egress = exits.find_map(|segment| match segment.exit {
+            UserExit::Stage { socket, .. } => self.rings.get(&socket),
+            _ => None,
+        });
+        let egress = egress.map(|(link, _)| Arc::clone(link));
+        let sockets = self.sockets.iter().filter_map(|(&port, xsk)| {
+            let config = &xsk.info().config;
+            (config.role == Role::Ingress).then(|| MemberLane {
+                port,
+                ingress: MemberRing::Socket {
+                    fd: Arc::downgrade(xsk.shared_fd()),
+                    entries: config.ring_size,
+                },
+                egress: egress.clone(),
+            })
+        });
+        let rings = self.rings.iter();
+        let incoming = rings.filter(|(_, (_, side))| *side == RingSide::Receive);
+        let rings = incoming.map(|(&port, (link, _))| MemberLane {
+            port,
+            ingress: MemberRing::Pipeline(Arc::clone(link)),
+            // Packets leave the first process at a socket.
+            egress: egress.clone().filter(|_| self.holder.is_some()),
+        });
+        Member {
+            lanes: sockets.chain(rings).collect(),
+        }
+    }
+
+    /// Lets the worker take turns on its core, as this task of the table; with `None` it no longer
+    /// takes turns. The handle keeps the table for a restart.
+    pub fn share(&mut self, share: Option<(Arc<CoreTable>, usize)>) -> Result<(), Error> {
+        if share.is_none() && self.share.is_none() {
+            return Ok(());
+        }
+        self.share = share;
+        match &mut self.process {
+            Some(process) => send_share(process, self.share.as_ref()),
+            // The next process gets it.
+            None => Ok(()),
+        }
+    }
+
     /// Returns the UMEM, to bind sockets to.
     pub fn umem(&self) -> &Umem {
         &self.umem
@@ -397,4 +446,18 @@ impl WorkerHandle {
             problem,
         }
     }
+}
+
+/// Sends a process its share of its core.
+fn send_share(
+    process: &mut WorkerProcess,
+    share: Option<&(Arc<CoreTable>, usize)>,
+) -> Result<(), Error> {
+    let Some((table, task)) = share else {
+        return process.ask(&Request::Share(None), &[]);
+    };
+    let request = Request::Share(Some(table.setup(*task)));
+    let sent = table.with_fds(|fds| process.ask(&request, fds));
+    // A socket that is closed already: the agent makes another table at once.
+    sent.unwrap_or(Ok(()))
 }

@@ -173,6 +173,7 @@ pub(crate) fn describe(request: &Request) -> String {
             format!("read the counters of chain {spi}")
         }
         Request::SetIdle(_) => "change the idle mode".into(),
+        Request::Share(_) => "share the core".into(),
         Request::Start => "start".into(),
         Request::Shutdown => "shut down".into(),
     }

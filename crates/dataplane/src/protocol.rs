@@ -18,6 +18,7 @@ use crate::idle::Idle;
 use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
 use crate::sys;
+use crate::turns::TurnSetup;
 use crate::umem::Borrower;
 use crate::xsk::XskInfo;
 
@@ -27,7 +28,7 @@ const REPLY_MAX: usize = 8192;
 const MESSAGE_MAX: usize = 2048;
 
 /// A request of the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first request. Descriptors: the statistics, and those of the port set-up.
     Setup(Setup),
@@ -119,6 +120,9 @@ pub(crate) enum Request {
     },
     /// Change the behaviour of the worker without packets.
     SetIdle(Idle),
+    /// Take turns on the core with other workers, or no longer. Descriptors: the table and the
+    /// rings of all tasks.
+    Share(Option<TurnSetup>),
     /// Start to process packets.
     Start,
     /// Finish the batch and exit.

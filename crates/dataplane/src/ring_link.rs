@@ -32,6 +32,11 @@ impl RingLink {
         Ok(Arc::new(Self { ring, wake_fd }))
     }
 
+    /// Returns the capacity, descriptors.
+    pub(crate) fn entries(&self) -> u32 {
+        self.ring.entries()
+    }
+
     /// Returns the number of descriptors in the ring; 0 if the ring cannot be mapped.
     pub(crate) fn occupancy(&self) -> u32 {
         self.ring.observer().map_or(0, |ring| ring.occupancy())

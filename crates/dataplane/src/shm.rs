@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -84,6 +84,8 @@ pub(crate) unsafe trait SharedAtomic {}
 
 // SAFETY: the type is one atomic integer.
 unsafe impl SharedAtomic for AtomicU8 {}
+// SAFETY: the type is one atomic integer.
+unsafe impl SharedAtomic for AtomicU32 {}
 // SAFETY: the type is one atomic integer.
 unsafe impl SharedAtomic for AtomicU64 {}
 

@@ -1,16 +1,19 @@
 //! System calls without a safe wrapper elsewhere: kicks of AF_XDP sockets, socket options, `poll`
-//! over a reused array, and passing descriptors over a Unix socket.
+//! over a reused array, futexes, and passing descriptors over a Unix socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use rustix::fs::Timespec;
+use rustix::thread::futex;
 
 /// Most descriptors of one message (the kernel's limit, `SCM_MAX_FD`, is 253).
-pub(crate) const MAX_FDS: usize = 8;
+pub(crate) const MAX_FDS: usize = 253;
 
 /// Calls `setsockopt` with a number.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: u32) -> io::Result<()> {
@@ -122,6 +125,23 @@ pub(crate) fn kick_receive(fd: RawFd) {
             ptr::null_mut(),
         );
     }
+}
+
+/// Waits until another process changes `word` from `seen` and wakes the waiters, at most for
+/// `longest`. May return early.
+pub(crate) fn wait_for_change(word: &AtomicU32, seen: u32, longest: Duration) {
+    let longest = Timespec {
+        tv_sec: longest.as_secs().cast_signed(),
+        tv_nsec: longest.subsec_nanos().into(),
+    };
+    // Another value, a signal and the end of the time have the same consequence: look again.
+    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&longest));
+}
+
+/// Wakes a process that waits for a change of `word`.
+pub(crate) fn wake_waiter(word: &AtomicU32) {
+    // The call fails only for a word that is not in memory.
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
 /// Calls `ppoll(2)`. After an interruption it returns 0. Without a timeout it waits forever.

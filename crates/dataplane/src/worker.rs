@@ -101,6 +101,7 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
         forwarder: Forwarder::new(memory, setup.batch, counters, monotonic_ns),
         phase: Phase::CollectingPorts,
         idle: None,
+        turns: None,
     };
     for (index, port) in driver.first_ports().into_iter().enumerate() {
         state.forwarder.add_port(index, port);

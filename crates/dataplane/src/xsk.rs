@@ -34,7 +34,7 @@ use crate::umem::Umem;
 
 mod rings;
 
-pub(crate) use rings::Rings;
+pub(crate) use rings::{ReceiveObserver, Rings};
 
 /// Default number of entries of each ring.
 pub const RING_SIZE: u32 = 1024;

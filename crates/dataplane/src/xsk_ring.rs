@@ -294,6 +294,13 @@ impl<T: Slot> XskConsumer<T> {
             .wrapping_sub(self.next)
     }
 
+    /// Returns the indices in shared memory: of the kernel, and of the receiver.
+    #[inline]
+    pub(crate) fn shared_indices(&self) -> (u32, u32) {
+        let read = self.memory.consumer().load(Ordering::Acquire);
+        (self.memory.producer().load(Ordering::Acquire), read)
+    }
+
     /// Returns the entries that this end has not released.
     pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
         self.memory.unread_entries()

@@ -27,7 +27,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Processes one batch from one port. Sends the packets first, then counts them and returns
     /// frames.
     #[inline]
-    pub(super) fn process_port(&mut self, index: usize) -> u32 {
+    pub(crate) fn process_port(&mut self, index: usize) -> u32 {
         let Some(Some(port)) = self.ports.get_mut(index) else {
             return 0;
         };

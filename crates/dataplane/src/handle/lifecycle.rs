@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::WorkerHandle;
+use super::{WorkerHandle, send_share};
 use crate::chain::SocketId;
 use crate::config::WorkerConfig;
 use crate::error::Error;
@@ -49,6 +49,7 @@ impl WorkerHandle {
             orphaned: BTreeSet::new(),
             chains: BTreeMap::new(),
             redirects: BTreeMap::new(),
+            share: None,
             process: None,
         };
         handle.start(false)?;
@@ -139,6 +140,9 @@ impl WorkerHandle {
         }
         for (chain, row) in self.redirects.values().cloned() {
             process.ask(&Request::RedirectChain { chain, row }, &[])?;
+        }
+        if self.share.is_some() {
+            send_share(process, self.share.as_ref())?;
         }
         process.ask(&Request::Start, &[])?;
         for &id in &self.orphaned {

@@ -107,6 +107,11 @@ impl RingFile {
         })
     }
 
+    /// Returns the capacity, descriptors.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
     /// Returns the file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

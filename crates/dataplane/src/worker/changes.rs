@@ -1,6 +1,7 @@
 //! The messages between the two threads of a worker: the control thread sends a change, and the
 //! loop applies it between two batches.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -9,6 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::forwarder::Forwarder;
 use crate::idle::Idle;
+use crate::turns::{Turns, Waker};
 
 /// The state that a change may modify.
 pub(super) struct LoopState<P> {
@@ -16,6 +18,8 @@ pub(super) struct LoopState<P> {
     pub(super) phase: Phase,
     /// A requested idle mode that the loop has not applied yet.
     pub(super) idle: Option<Idle>,
+    /// The worker's share of its core, if it takes turns.
+    pub(super) turns: Option<Turns>,
 }
 
 /// The phase of the loop.
@@ -41,6 +45,8 @@ pub(super) struct ChangeSender<P> {
     changes: Sender<Change<P>>,
     has_changes: Arc<AtomicBool>,
     wake: Arc<EventFd>,
+    /// Wakes a loop that waits for its turn.
+    turn_waker: RefCell<Option<Waker>>,
 }
 
 /// Makes both ends of a connection.
@@ -58,6 +64,7 @@ pub(super) fn change_channel<P>() -> nix::Result<(ChangeReceiver<P>, ChangeSende
         changes: to_loop,
         has_changes,
         wake,
+        turn_waker: RefCell::default(),
     };
     Ok((receiver, sender))
 }
@@ -81,6 +88,18 @@ impl<P> ChangeSender<P> {
         self.wake
             .write(1)
             .map_err(|errno| format!("cannot wake the loop: {errno}"))?;
+        if let Some(waker) = &*self.turn_waker.borrow() {
+            waker.wake();
+        }
         Ok(result.recv().map_err(|_| ended)?)
+    }
+
+    /// Lets the loop take turns, or no longer.
+    pub(super) fn set_turns(&self, turns: Option<Turns>) -> Result<(), String> {
+        let waker = turns.as_ref().map(Turns::waker);
+        // The former share is dropped in the loop, where it gives the core away.
+        self.apply(move |state| state.turns = turns)?;
+        *self.turn_waker.borrow_mut() = waker;
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ use crate::idle::{IdlePolicy, IdleStep};
 use crate::port::Port;
 use crate::stats::Counter;
 use crate::sys;
+use crate::turns::{Turns, Wake};
 
 /// First and longest sleep if a port lacks frames or has unsent packets, ms.
 const RECOVERY_MS: (u64, u64) = (1, 64);
@@ -32,7 +33,7 @@ impl<P: DrivenPort> ChangeReceiver<P> {
             return;
         }
         let mut sleeper = Sleeper::default();
-        sleeper.watch(&state.forwarder, &self.wake);
+        sleeper.watch(state, &self.wake);
         let mut was_busy = true;
         let mut iterations = 0_u32;
         loop {
@@ -45,9 +46,18 @@ impl<P: DrivenPort> ChangeReceiver<P> {
                 if state.phase == Phase::Ended {
                     return;
                 }
-                sleeper.watch(&state.forwarder, &self.wake);
+                sleeper.watch(state, &self.wake);
             }
-            let forwarder = &mut state.forwarder;
+            let LoopState {
+                forwarder, turns, ..
+            } = state;
+            if let Some(turns) = turns
+                && !turns.has_core()
+                && turns.wait(next_time_ns(forwarder), &self.has_changes) == Wake::Other
+            {
+                serve_times(forwarder);
+                continue;
+            }
             if forwarder.has_shaped_packets() && forwarder.send_due_packets() > 0 {
                 idle.record_work();
                 was_busy = true;
@@ -59,10 +69,17 @@ impl<P: DrivenPort> ChangeReceiver<P> {
                     forwarder.run_timers();
                 }
             }
-            if forwarder.process_batches() > 0 {
+            let (received, may_idle) = match turns {
+                Some(turns) => turns.process(forwarder),
+                None => (forwarder.process_batches(), true),
+            };
+            if received > 0 {
                 idle.record_work();
                 sleeper.reset_recovery();
                 was_busy = true;
+                continue;
+            }
+            if !may_idle {
                 continue;
             }
             if was_busy || forwarder.has_pending_ports() {
@@ -72,34 +89,57 @@ impl<P: DrivenPort> ChangeReceiver<P> {
             match idle.next_step(monotonic_ns) {
                 // No pause instruction: it takes 40 to 140 cycles, which would delay a packet.
                 IdleStep::Poll => forwarder.busy_poll(),
-                IdleStep::Sleep => {
-                    if forwarder.arm() {
-                        if sleeper.sleep(forwarder.has_pending_ports(), longest_sleep(forwarder)) {
-                            // A nonblocking read resets the eventfd. The sender sets `has_changes`
-                            // before it writes the eventfd, so the loop misses no change.
-                            let _ = self.wake.read();
-                        }
-                        forwarder.count(Counter::Sleeps, 1);
-                    }
-                    forwarder.disarm();
-                    if forwarder.has_timers() {
-                        forwarder.run_timers();
-                    }
-                }
+                IdleStep::Sleep => sleep(state, &mut sleeper, &self.wake),
             }
         }
     }
 }
 
+/// Sleeps until a packet or a change arrives, or a time comes.
+fn sleep<P: DrivenPort>(state: &mut LoopState<P>, sleeper: &mut Sleeper, wake: &EventFd) {
+    let LoopState {
+        forwarder, turns, ..
+    } = state;
+    if let Some(turns) = turns {
+        turns.set_asleep(true);
+    }
+    if forwarder.arm() {
+        if sleeper.sleep(forwarder.has_pending_ports(), longest_sleep(forwarder)) {
+            // A nonblocking read resets the eventfd. The sender sets `has_changes` before it writes
+            // the eventfd, so the loop misses no change.
+            let _ = wake.read();
+        }
+        forwarder.count(Counter::Sleeps, 1);
+    }
+    forwarder.disarm();
+    if let Some(turns) = turns {
+        turns.set_asleep(false);
+    }
+    if forwarder.has_timers() {
+        forwarder.run_timers();
+    }
+}
+
+/// Serves the times of a worker that waits for its turn: they need little time, and no turn.
+fn serve_times<P: DrivenPort>(forwarder: &mut Forwarder<'_, P>) {
+    if forwarder.has_shaped_packets() {
+        forwarder.send_due_packets();
+    }
+    if forwarder.has_timers() {
+        forwarder.run_timers();
+    }
+}
+
+/// Returns the time of the next timer or departure, ns.
+fn next_time_ns<P: DrivenPort>(forwarder: &Forwarder<'_, P>) -> Option<u64> {
+    let timer_ns = forwarder.next_timer_ns().into_iter();
+    timer_ns.chain(forwarder.next_departure_ns()).min()
+}
+
 /// Returns the longest sleep of the loop: until the next timer or departure, and at most the
 /// port's `MAX_SLEEP`.
 fn longest_sleep<P: DrivenPort>(forwarder: &Forwarder<'_, P>) -> Option<Duration> {
-    let due_ns = forwarder
-        .next_timer_ns()
-        .into_iter()
-        .chain(forwarder.next_departure_ns());
-    let due_in = due_ns
-        .min()
+    let due_in = next_time_ns(forwarder)
         .map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())));
     due_in.into_iter().chain(P::MAX_SLEEP).min()
 }
@@ -114,9 +154,12 @@ struct Sleeper {
 
 impl Sleeper {
     /// Collects the descriptors. Call this method after each change of the ports.
-    fn watch(&mut self, forwarder: &Forwarder<'_, impl Port>, wake: &EventFd) {
-        let watched = forwarder.ports().filter_map(Port::readable_fd);
-        self.fds = watched
+    fn watch(&mut self, state: &LoopState<impl Port>, wake: &EventFd) {
+        let own = state.forwarder.ports().filter_map(Port::readable_fd);
+        // While this worker has the core, it sleeps for the others too.
+        let foreign = state.turns.iter().flat_map(Turns::foreign_fds);
+        self.fds = own
+            .chain(foreign)
             .chain([wake.as_fd().as_raw_fd()])
             .map(|fd| libc::pollfd {
                 fd,

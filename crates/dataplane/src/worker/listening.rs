@@ -21,6 +21,7 @@ use crate::protocol::{NewPort, NewPortKind, Reply, Request, receive_request, sen
 use crate::segment::Segment;
 use crate::stats::StatsFile;
 use crate::sys;
+use crate::turns::Turns;
 use crate::umem::{Borrower, FrameMemory};
 
 /// Longest time of a packet from the front door to a ring: another core may be in a receive poll.
@@ -146,6 +147,10 @@ impl<D: Driver> ControlThread<D> {
             Request::ReadCounters { spi, generation } => {
                 let fd = fds.pop().ok_or("the request has no counter file")?;
                 self.read_counters(fd, spi, generation)
+            }
+            Request::Share(setup) => {
+                let turns = setup.map(|setup| Turns::open(setup, fds)).transpose()?;
+                self.sender.set_turns(turns)
             }
             Request::SetIdle(idle) => self.sender.apply(move |state| state.idle = Some(idle)),
             Request::Start => self.sender.apply(|state| {

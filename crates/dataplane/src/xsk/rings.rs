@@ -1,5 +1,6 @@
 //! The mapped rings of a socket.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::net::sockopt::xdp_mmap_offsets;
@@ -52,6 +53,38 @@ impl Rings {
     }
 }
 
+/// Reads the indices of a socket's RX ring, for a process that does not receive.
+#[derive(Debug)]
+pub(crate) struct ReceiveObserver(XskConsumer<Descriptor>);
+
+impl ReceiveObserver {
+    /// Maps the RX ring of a bound socket, which Linux allows since 6.4.
+    pub(crate) fn map(fd: BorrowedFd<'_>, entries: u32) -> io::Result<Self> {
+        let offsets = xdp_mmap_offsets(fd)?;
+        let layout = layout_of(&offsets.rx);
+        let len = layout.len::<Descriptor>(entries);
+        let mapping = Mapping::new(fd, XDP_PGOFF_RX_RING, len, true)?;
+        let ring = XskConsumer::new(mapping, layout, entries);
+        ring.map(Self).ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    /// The numbers of packets that the kernel has written and the receiver has read, modulo 2^32.
+    #[inline]
+    pub(crate) fn indices(&self) -> (u32, u32) {
+        self.0.shared_indices()
+    }
+}
+
+fn layout_of(parts: &XdpRingOffset) -> Layout {
+    Layout {
+        producer: parts.producer as usize,
+        consumer: parts.consumer as usize,
+        // Every supported kernel reports the offset of the flags.
+        flags: parts.flags.unwrap_or(u64::MAX) as usize,
+        slots: parts.desc as usize,
+    }
+}
+
 /// Maps the worker's end of one ring. The arguments are the name of the ring and of the step, and
 /// the offsets of the ring's parts and of its mapping.
 fn ring<T: Slot, R>(
@@ -60,13 +93,7 @@ fn ring<T: Slot, R>(
     (parts, page_offset): (&XdpRingOffset, u64),
     make: impl FnOnce(Mapping, Layout, u32) -> Option<R>,
 ) -> Result<R, Error> {
-    let layout = Layout {
-        producer: parts.producer as usize,
-        consumer: parts.consumer as usize,
-        // Every supported kernel reports the offset of the flags.
-        flags: parts.flags.unwrap_or(u64::MAX) as usize,
-        slots: parts.desc as usize,
-    };
+    let layout = layout_of(parts);
     let len = layout.len::<T>(config.ring_size);
     let mapping = Mapping::new(fd, page_offset, len, true).map_err(config.failed(step))?;
     make(mapping, layout, config.ring_size).ok_or(Error::Ring { ring })

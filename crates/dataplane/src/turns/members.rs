@@ -1,0 +1,175 @@
+//! The agent's side of turns: describes the tasks and rings of a core to its workers.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use myelin_policy::sharing::{Lane, Parameters, SharedCore};
+
+use super::{CoreStats, RingKind, Table, TableFile, TurnSetup};
+use crate::chain::SocketId;
+use crate::error::Error;
+use crate::ring_link::RingLink;
+use crate::sys::MAX_FDS;
+
+/// A worker or pipeline stage that takes turns: the rings that it reads, and where it writes.
+#[derive(Debug, Default)]
+pub struct Member {
+    pub(crate) lanes: Vec<MemberLane>,
+}
+
+impl Member {
+    /// Whether the member reads no ring, so that it needs no turn.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.is_empty()
+    }
+}
+
+/// A ring that a member reads, and the ring that it then writes, if that is one.
+#[derive(Debug)]
+pub(crate) struct MemberLane {
+    /// The member's port for the ring.
+    pub(crate) port: SocketId,
+    pub(crate) ingress: MemberRing,
+    pub(crate) egress: Option<Arc<RingLink>>,
+}
+
+/// A ring that a member reads.
+#[derive(Debug, Clone)]
+pub(crate) enum MemberRing {
+    /// A socket, as a weak reference, so that the table never keeps a socket open.
+    Socket {
+        fd: Weak<OwnedFd>,
+        entries: u32,
+    },
+    Pipeline(Arc<RingLink>),
+}
+
+impl MemberRing {
+    fn kind(&self) -> RingKind {
+        match self {
+            Self::Socket { entries, .. } => RingKind::Socket { entries: *entries },
+            Self::Pipeline(_) => RingKind::Pipeline,
+        }
+    }
+
+    fn capacity(&self) -> u32 {
+        match self {
+            Self::Socket { entries, .. } => *entries,
+            Self::Pipeline(link) => link.entries(),
+        }
+    }
+}
+
+/// The shared table of one core, and the description of its tasks.
+///
+/// Each worker that gets the table keeps the sockets of all tasks open. So take the table from all
+/// workers ([`WorkerHandle::share`](crate::WorkerHandle::share)) before one of them closes a
+/// socket.
+#[derive(Debug)]
+pub struct CoreTable {
+    file: TableFile,
+    table: Table,
+    core: SharedCore,
+    policy: Parameters,
+    rings: Vec<MemberRing>,
+    budgets_ns: Vec<Option<u64>>,
+    /// For each task: its ports, each with its lane.
+    ports: Vec<Vec<(SocketId, usize)>>,
+}
+
+impl CoreTable {
+    /// Makes the table of a core with these tasks, in chain order, each with the longest time of its
+    /// packets on the core, ns, if their contract has one.
+    ///
+    /// # Errors
+    /// There is no memory, or the tasks read more than 252 rings.
+    pub fn create(members: &[(Member, Option<u64>)], policy: Parameters) -> Result<Self, Error> {
+        let mut rings: Vec<MemberRing> = Vec::new();
+        let mut ring_of_link = BTreeMap::new();
+        let mut budgets_ns = Vec::new();
+        for (lane, budget_ns) in members
+            .iter()
+            .flat_map(|(member, budget_ns)| member.lanes.iter().map(move |lane| (lane, budget_ns)))
+        {
+            if let MemberRing::Pipeline(link) = &lane.ingress {
+                ring_of_link.insert(Arc::as_ptr(link), rings.len());
+            }
+            rings.push(lane.ingress.clone());
+            budgets_ns.push(*budget_ns);
+        }
+        if rings.len() >= MAX_FDS {
+            return Err(Error::Parameter {
+                what: "number of rings that the workers of one core read",
+                value: rings.len() as u64,
+                expected: "at most 252",
+            });
+        }
+        let mut lanes = Vec::new();
+        let mut ports = Vec::new();
+        for (task, (member, _)) in members.iter().enumerate() {
+            let own = member.lanes.iter().map(|lane| {
+                let index = lanes.len();
+                let egress = lane.egress.as_ref().map(Arc::as_ptr);
+                lanes.push(Lane {
+                    task,
+                    ingress: index,
+                    // A ring that another core reads always has room, as far as this core knows.
+                    egress: egress.and_then(|link| ring_of_link.get(&link).copied()),
+                });
+                (lane.port, index)
+            });
+            ports.push(own.collect());
+        }
+        let core = SharedCore {
+            tasks: members.len(),
+            lanes,
+            capacities: rings.iter().map(MemberRing::capacity).collect(),
+        };
+        let file = TableFile::create(&core)?;
+        let table = Table::map(file.fd(), &core)?;
+        Ok(Self {
+            file,
+            table,
+            core,
+            policy,
+            rings,
+            budgets_ns,
+            ports,
+        })
+    }
+
+    /// Returns the counters of the core.
+    pub fn stats(&self) -> CoreStats {
+        self.table.stats()
+    }
+
+    /// The description for one task.
+    pub(crate) fn setup(&self, task: usize) -> TurnSetup {
+        TurnSetup {
+            core: self.core.clone(),
+            policy: self.policy,
+            task,
+            rings: self.rings.iter().map(MemberRing::kind).collect(),
+            budgets_ns: self.budgets_ns.clone(),
+            ports: self.ports.get(task).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Calls `send` with the descriptors of the table and of all rings. Returns `None` if a socket
+    /// is closed.
+    pub(crate) fn with_fds<T>(&self, send: impl FnOnce(&[BorrowedFd<'_>]) -> T) -> Option<T> {
+        let open = self.rings.iter().map(|ring| match ring {
+            MemberRing::Socket { fd, .. } => fd.upgrade().map(Some),
+            MemberRing::Pipeline(_) => Some(None),
+        });
+        let open: Vec<Option<Arc<OwnedFd>>> = open.collect::<Option<_>>()?;
+        let rings = self.rings.iter().zip(&open);
+        let rings = rings.filter_map(|(ring, socket)| match (ring, socket) {
+            (MemberRing::Pipeline(link), _) => Some(link.ring.fd()),
+            (MemberRing::Socket { .. }, socket) => socket.as_ref().map(|fd| fd.as_fd()),
+        });
+        let fds: Vec<_> = std::iter::once(self.file.fd()).chain(rings).collect();
+        Some(send(&fds))
+    }
+}

@@ -1,0 +1,64 @@
+//! Reads how many packets are in a ring of a shared core, without a system call.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use serde::{Deserialize, Serialize};
+
+use crate::spsc::{RingFile, SharedObserver};
+use crate::xsk::ReceiveObserver;
+
+/// What a ring of a shared core is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RingKind {
+    /// The RX ring of an AF_XDP socket.
+    Socket {
+        /// Entries of the ring.
+        entries: u32,
+    },
+    /// A ring between two processes of a pipeline.
+    Pipeline,
+}
+
+/// An observer of a ring.
+#[derive(Debug)]
+pub(super) enum RingSensor {
+    /// The descriptor is readable while the ring has packets.
+    Socket(ReceiveObserver, OwnedFd),
+    Pipeline(SharedObserver),
+}
+
+impl RingSensor {
+    pub(super) fn open(kind: RingKind, fd: OwnedFd) -> Result<Self, String> {
+        match kind {
+            RingKind::Socket { entries } => ReceiveObserver::map(fd.as_fd(), entries)
+                .map(|observer| Self::Socket(observer, fd))
+                .map_err(|error| error.to_string()),
+            RingKind::Pipeline => RingFile::open(fd)
+                .and_then(|ring| ring.observer())
+                .map(Self::Pipeline)
+                .map_err(|error| error.to_string()),
+        }
+    }
+
+    /// The lower halves of the numbers of packets written and read.
+    #[inline]
+    pub(super) fn indices(&self) -> (u32, u32) {
+        match self {
+            Self::Socket(observer, _) => observer.indices(),
+            Self::Pipeline(observer) => {
+                // The consumer first: it is never ahead of the producer.
+                let read = observer.dequeued() as u32;
+                (observer.enqueued() as u32, read)
+            }
+        }
+    }
+
+    /// The descriptor that is readable while the ring has packets. Between the tasks of one core no
+    /// ring needs one.
+    pub(super) fn readable_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Socket(_, fd) => Some(fd.as_raw_fd()),
+            Self::Pipeline(_) => None,
+        }
+    }
+}
