@@ -10,6 +10,7 @@ pub(crate) mod chains;
 pub(crate) mod circuit;
 pub(crate) mod confinement;
 pub(crate) mod container;
+pub(crate) mod cores;
 pub(crate) mod cpu_latency;
 pub(crate) mod devices;
 pub(crate) mod discipline;
@@ -43,6 +44,7 @@ use crate::pool::{Pool, lock};
 use black_box::BlackBoxes;
 use chains::Chains;
 use circuit::Circuit;
+use cores::Cores;
 use cpu_latency::CpuLatencies;
 use devices::Devices;
 use discipline::Disciplines;
@@ -75,6 +77,8 @@ pub(crate) struct Parts {
     pub(crate) ports: Ports,
     pub(crate) circuits: Pool<String, Circuit>,
     pub(crate) workers: Workers,
+    /// Cores whose workers hand them over to each other.
+    pub(crate) cores: Arc<Cores>,
     /// The DPDK devices of each worker.
     pub(crate) devices: Devices,
     /// The programs of `kind: external`.
@@ -131,6 +135,7 @@ impl Node {
                 ports: Ports::default(),
                 circuits: Pool::default(),
                 workers: Pool::default(),
+                cores: Arc::default(),
                 devices: Devices::default(),
                 black_boxes: Pool::default(),
                 disciplines: Pool::default(),

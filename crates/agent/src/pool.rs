@@ -121,6 +121,16 @@ impl<K: Ord + Clone, T> Pool<K, T> {
     }
 }
 
+impl<K: Ord, T> Lease<K, T> {
+    /// Returns the member. Hold the reference only briefly: the last lease waits for it.
+    pub(crate) fn shared(&self) -> Arc<T> {
+        match &self.member {
+            Some(member) => Arc::clone(member),
+            None => unreachable!("a lease has its member until it is dropped"),
+        }
+    }
+}
+
 impl<K: Ord + Clone, T> Clone for Lease<K, T> {
     fn clone(&self) -> Self {
         lock(&self.slot.0).users += 1;

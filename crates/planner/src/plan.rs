@@ -2,6 +2,7 @@
 
 mod bound;
 mod shaper;
+mod sharing;
 
 use std::ops::Range;
 
@@ -13,6 +14,7 @@ use crate::costs::{Cost, Origin};
 
 pub use bound::{Bound, HopShare, ServerShare};
 pub use shaper::{ShaperPlace, ShaperPlan};
+pub use sharing::SharingPlan;
 
 /// The plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one
 /// direction.
@@ -71,6 +73,10 @@ pub struct Plan {
     pub predicted_ns: f64,
     /// Delays that the prediction does not include.
     pub worst_case_note: String,
+    /// How the worker shares its core; absent without a worker, or if the operating system's
+    /// scheduler shares it.
+    #[serde(default)]
+    pub sharing: Option<SharingPlan>,
     /// The contract.
     pub sla: Sla,
     /// The chain's shaper; absent without one.

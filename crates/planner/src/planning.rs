@@ -7,6 +7,7 @@ mod place;
 mod policed_tcp;
 mod problem;
 mod reach;
+mod sharing;
 mod super_packets;
 
 use myelin_spec::chain::MAX_FUNCTIONS;
@@ -76,6 +77,7 @@ pub(crate) fn plan_with_mapping(
         wire_size: needs_wire_size(hook, chain),
         entry_link: needs_entry_link(hook, chain, machine),
         super_packets: false,
+        sharing: None,
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
             mapping => mapping,
@@ -111,6 +113,7 @@ pub(crate) fn plan_with_mapping(
     };
     let (shaper, unshaped) = shaping::plan_shaper(&plan, chain)?;
     plan.shaper = shaper;
+    plan.sharing = sharing::plan(&plan, chain, machine)?;
     mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);
     Ok(plan)

@@ -9,6 +9,7 @@ use crate::error::FileLocation;
 use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
+use crate::sharing::{SHARING, SharingSpec, read_sharing};
 
 /// The most functions of a chain. The kernel allows 33 tail calls, which leave room for 32
 /// functions.
@@ -424,6 +425,10 @@ config! {
         /// Whether TCP packets reach the functions as super-packets of up to 64 KiB, for
         /// throughput. Only for `spec.ports` with interfaces, without `sla.latency`.
         "superPackets" super_packets: bool = BOOLEAN.with_default("false");
+        /// How the workers of one core share it: os (the operating system's scheduler), or the
+        /// policy by which they hand it over: cooperative, round-robin, unis, deadline. All workers
+        /// of a core need the same value.
+        "sharing" sharing: SharingSpec = SHARING.with_default("os"), from read_sharing;
     }
 }
 

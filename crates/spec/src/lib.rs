@@ -48,6 +48,7 @@ mod replies;
 mod schema;
 pub mod secret;
 pub mod shaping;
+mod sharing;
 pub mod suggest;
 pub mod units;
 mod yaml;
@@ -68,6 +69,7 @@ pub use read::{ReferencedFile, referenced_files};
 pub use schema::schema;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
+pub use sharing::{SharingPolicy, SharingSpec};
 
 use error::{FaultLog, Span};
 

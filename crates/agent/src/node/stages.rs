@@ -10,6 +10,7 @@ use std::time::Instant;
 use myelin_dataplane::{Deaths, Idle, Pipeline, PipelineReader, UserChain, WorkerConfig};
 use myelin_linux::affinity;
 use myelin_linux::journal::{Resource, ResourceGuard};
+use myelin_planner::Plan;
 use myelin_spec::Mapping;
 
 use crate::api::ApiError;
@@ -53,30 +54,37 @@ impl RunningSegments {
     /// Runs the user segments of a chain: in the worker alone, or in one process for each function.
     ///
     /// # Errors
-    /// A function cannot be made, or a process cannot be started.
+    /// A function cannot be made, a process cannot be started, or the workers of the core have other
+    /// schedulers.
     pub(crate) fn run(
         worker: &WorkerLease,
-        mapping: Mapping,
+        plan: &Plan,
         chain: UserChain,
     ) -> Result<Self, ApiError> {
         let (spi, generation) = (chain.spi, chain.generation);
+        worker.cores.join(&(worker.shared() as Arc<_>))?;
         let failed = Arc::new(AtomicBool::new(false));
         let mut state = worker.state();
-        let pipeline = if mapping == Mapping::Pipeline {
+        let pipeline = if plan.mapping == Mapping::Pipeline {
             Some(state.run_pipeline(&chain, &failed)?)
         } else {
             let added = state.handle().add_chain(chain);
             added.map_err(|error| state.explain(error))?;
             None
         };
+        if let Some(latency_ns) = plan.sla.latency_ns {
+            state.budgets_ns.insert((spi, generation), latency_ns);
+        }
         drop(state);
-        Ok(Self {
+        let running = Self {
             worker: worker.clone(),
             spi,
             generation,
             pipeline,
             failed,
-        })
+        };
+        worker.cores.refresh(&**worker)?;
+        Ok(running)
     }
 
     /// Whether a stage is no longer restarted.
@@ -88,8 +96,13 @@ impl RunningSegments {
 impl Drop for RunningSegments {
     fn drop(&mut self) {
         let (spi, generation) = (self.spi, self.generation);
-        let mut state = self.worker.state();
-        let ended = state.end_chain(spi, generation);
+        let worker = &self.worker;
+        let end = || {
+            let mut state = worker.state();
+            state.budgets_ns.remove(&(spi, generation));
+            state.end_chain(spi, generation)
+        };
+        let ended = worker.cores.without_turns(&**worker, end);
         // A failed worker does not answer, but its handle has already removed the chain.
         if let (Err(error), false) = (ended, self.worker.has_failed()) {
             tracing::warn!(spi, generation, %error, "cannot remove the chain from its worker");
@@ -109,7 +122,13 @@ impl WorkerState {
             ..self.handle().config().clone()
         };
         let positions = Pipeline::stage_positions(chain);
-        let configs: Vec<WorkerConfig> = assign_cores(positions.len(), &template)
+        let configs = if self.spec.sharing.hands_over() {
+            // All take turns on the worker's core.
+            vec![template.clone(); positions.len()]
+        } else {
+            assign_cores(positions.len(), &template)
+        };
+        let configs: Vec<WorkerConfig> = configs
             .into_iter()
             .zip(&positions)
             .map(|(config, &position)| WorkerConfig {
@@ -157,7 +176,8 @@ impl WorkerState {
     fn update_idle_mode(&mut self) {
         let stages = self.pipelines.iter();
         let stages = stages.map(|stages| stages.pipeline.stages().len());
-        let shares_core = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
+        let shares_core = !self.spec.sharing.hands_over()
+            && stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
         // Either idle mode works, so an error is only logged.
         if let Err(error) = self.set_idle_mode(shares_core) {
             tracing::warn!(%error, "cannot change the idle mode of a worker");

@@ -23,6 +23,7 @@ use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::node::confinement::{Confinement, ConfinementSpec};
+use crate::node::cores::Cores;
 use crate::node::devices::Claim;
 use crate::node::internal_link::InternalLink;
 use crate::node::ports::{PortLease, QueueClaim};
@@ -31,6 +32,7 @@ use crate::pool::{Lease, Pool, lock};
 
 mod packet_sockets;
 mod start;
+mod turns;
 
 use start::SMALL_FRAME_MTU;
 pub(crate) use start::WorkerStart;
@@ -89,6 +91,8 @@ pub(crate) struct Worker {
     /// The worker's process, core and sockets, readable without the lock.
     pub(crate) facts: Arc<WorkerFacts>,
     failed: AtomicBool,
+    /// The cores of the node, to stop turns before the worker ends.
+    pub(crate) cores: Arc<Cores>,
     /// The pair of DPDK devices that the worker drives.
     pub(crate) devices: Option<Claim>,
     /// The worker's control group and container, if it has limits or isolation.
@@ -111,6 +115,8 @@ pub(crate) struct WorkerState {
     internal: Option<InternalLink>,
     /// The stages of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
+    /// The agreed delay of each generation that has one, ns, by SPI and number.
+    pub(crate) budgets_ns: BTreeMap<(u32, u16), u64>,
     pub(crate) deaths: Deaths,
     confinement: Option<Arc<Confinement>>,
     pub(crate) journal: Journal,
@@ -187,6 +193,7 @@ impl Worker {
                 users: BTreeMap::new(),
                 internal: None,
                 pipelines: Vec::new(),
+                budgets_ns: BTreeMap::new(),
                 deaths: if devices.is_some() {
                     Deaths::within(DEVICES_WINDOW)
                 } else {
@@ -200,6 +207,7 @@ impl Worker {
             sandbox: start.sandbox.clone(),
             frame_size,
             failed: AtomicBool::new(false),
+            cores: Arc::clone(&parts.cores),
             devices,
             confinement,
             _recorded: recorded,
@@ -298,10 +306,12 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(handle) = state.handle.take() {
-            // The process may be dead already.
-            let _ = handle.shutdown();
-        }
+        let Some(handle) = state.handle.take() else {
+            return;
+        };
+        let cores = Arc::clone(&self.cores);
+        // The process may be dead already.
+        let _ = cores.without_turns(self, || handle.shutdown());
     }
 }
 
@@ -446,7 +456,9 @@ impl OpenPort {
 
 impl Drop for OpenPort {
     fn drop(&mut self) {
-        self.worker.state().close_port(self.ifindex);
+        let worker = &self.worker;
+        let close = || worker.state().close_port(self.ifindex);
+        worker.cores.without_turns(&**worker, close);
     }
 }
 

@@ -158,6 +158,12 @@ pub(super) fn server_path(
             "in mapping `pipeline` packets return to the first core; `mapping: compact` has a bound".to_owned(),
         );
     }
+    if let Some(sharing) = &plan.sharing {
+        return Err(format!(
+            "the workers of core {} take turns by `sharing: {}`, for which there is no bound; `sharing: os` has one",
+            sharing.core, sharing.policy
+        ));
+    }
     let mut builder = Builder::new(chain, plan, costs, site);
     builder.add_steps();
     Ok(builder.finish())

@@ -1,5 +1,6 @@
 //! The choice of a policy and of its parameters, which one process passes to another.
 
+use myelin_spec::{SharingPolicy, SharingSpec};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -34,6 +35,29 @@ pub enum Parameters {
 }
 
 impl Parameters {
+    /// Returns the parameters in a chain file, for workers that read up to `batch` packets at once;
+    /// `None` if the operating system shares the core.
+    pub fn of(spec: &SharingSpec, batch: u16) -> Option<Self> {
+        let share = f64::from(spec.gamma) / 1e6;
+        Some(match spec.policy {
+            SharingPolicy::Os => return None,
+            SharingPolicy::Cooperative => Self::Cooperative { reads: spec.reads },
+            SharingPolicy::RoundRobin => Self::RoundRobin {
+                slice_ns: spec.slice_ns,
+            },
+            SharingPolicy::Unis => Self::Unis(UnisParameters {
+                slice_share: share,
+                theta_max_share: share,
+                longest_wait_ns: Some(spec.longest_wait_ns).filter(|ns| *ns > 0),
+                ..UnisParameters::for_batch(batch.into())
+            }),
+            SharingPolicy::Deadline => Self::Deadline(DeadlineParameters {
+                batch: batch.into(),
+                ..DeadlineParameters::default()
+            }),
+        })
+    }
+
     /// Returns the parameters with a longest turn of tasks with later deadlines, ns, if the policy
     /// has one.
     #[must_use]

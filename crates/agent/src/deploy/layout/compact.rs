@@ -232,7 +232,7 @@ fn run_user_functions(
         ))
     })?;
     let chain = user_chain(job, out, internal.as_ref().map(|(socket, _)| *socket));
-    let running = RunningSegments::run(&worker, plan.mapping, chain)?;
+    let running = RunningSegments::run(&worker, plan, chain)?;
     let mut paths = Vec::new();
     if let Some((_, door)) = &internal {
         let later = segments(plan, Space::Kernel).filter(|segment| segment.first_position > 0);

@@ -64,7 +64,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
             shaping: plan.worker_shaping(),
         }],
     };
-    let running = RunningSegments::run(&worker, plan.mapping, user).map_err(failed)?;
+    let running = RunningSegments::run(&worker, plan, user).map_err(failed)?;
     Ok(BetweenDevices {
         _running: running,
         worker,

@@ -64,7 +64,10 @@ struct AttachedPrograms(FunctionLink);
 
 impl Drop for OpenSocket {
     fn drop(&mut self) {
-        self.worker.state().close_socket(self.id);
+        let worker = &self.worker;
+        worker
+            .cores
+            .without_turns(&**worker, || worker.state().close_socket(self.id));
     }
 }
 
@@ -255,7 +258,7 @@ impl DeployedFunction {
                 shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
             }],
         };
-        let running = RunningSegments::run(&socket.worker, job.plan.mapping, chain)?;
+        let running = RunningSegments::run(&socket.worker, job.plan, chain)?;
         Ok(UserFunction {
             _running: running,
             socket,

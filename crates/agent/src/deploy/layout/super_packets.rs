@@ -59,7 +59,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets,
             shaping: None,
         }],
     };
-    let running = RunningSegments::run(&worker, plan.mapping, user)?;
+    let running = RunningSegments::run(&worker, plan, user)?;
     Ok(OnSuperPackets {
         _running: running,
         ports: [receiver, sender],

@@ -1,0 +1,82 @@
+//! The turns of a worker and its pipeline stages on a shared core.
+
+use std::sync::Arc;
+
+use myelin_dataplane::{CoreTable, Error, Member, WorkerHandle};
+use myelin_policy::sharing::Parameters;
+use myelin_spec::SharingSpec;
+
+use super::{Worker, WorkerState};
+use crate::api::ApiError;
+use crate::node::cores::TakesTurns;
+
+impl TakesTurns for Worker {
+    fn owner(&self) -> &str {
+        &self.key.owner
+    }
+
+    fn core(&self) -> Option<u32> {
+        self.facts.core()
+    }
+
+    fn sharing(&self) -> &SharingSpec {
+        &self.spec.sharing
+    }
+
+    fn policy(&self) -> Option<Parameters> {
+        Parameters::of(&self.spec.sharing, self.spec.batch)
+    }
+
+    fn members(&self) -> Vec<(String, Member, Option<u64>)> {
+        self.state().members()
+    }
+
+    fn start_turns(&self, table: &Arc<CoreTable>, first: usize) -> Result<(), ApiError> {
+        self.state().start_turns(table, first)
+    }
+
+    fn stop_turns(&self) -> Result<(), ApiError> {
+        self.state().stop_turns().map_err(ApiError::failed)
+    }
+}
+
+impl WorkerState {
+    fn members(&mut self) -> Vec<(String, Member, Option<u64>)> {
+        let least_ns = self.budgets_ns.values().copied().min();
+        let describe = |handle: &WorkerHandle| {
+            let name = handle.config().run_id.clone();
+            (name, handle.member(), least_ns)
+        };
+        // A process without rings needs no turn.
+        let mut members = vec![describe(self.handle())];
+        for stages in &self.pipelines {
+            let stages = stages.pipeline.stages().iter();
+            members.extend(stages.map(|stage| describe(&stage.handle)));
+        }
+        members.retain(|(_, member, _)| !member.is_idle());
+        members
+    }
+
+    fn start_turns(&mut self, table: &Arc<CoreTable>, first: usize) -> Result<(), ApiError> {
+        let mut task = first;
+        for handle in self.processes() {
+            let share = (!handle.member().is_idle()).then(|| (Arc::clone(table), task));
+            task += usize::from(share.is_some());
+            handle.share(share).map_err(ApiError::failed)?;
+        }
+        Ok(())
+    }
+
+    fn stop_turns(&mut self) -> Result<(), Error> {
+        let stopped = self.processes().map(|handle| handle.share(None));
+        // Each of them, also after an error.
+        stopped.fold(Ok(()), Result::and)
+    }
+
+    fn processes(&mut self) -> impl Iterator<Item = &mut WorkerHandle> {
+        let stages = self.pipelines.iter_mut();
+        let stages = stages.flat_map(|stages| stages.pipeline.stages_mut());
+        let stages = stages.map(|stage| &mut stage.handle);
+        self.handle.iter_mut().chain(stages)
+    }
+}

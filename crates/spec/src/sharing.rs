@@ -1,0 +1,89 @@
+//! How the workers of one core share it.
+
+use crate::keys::field::Fields;
+use crate::keys::words::word_enum;
+use crate::keys::{ConfigKey, DURATION, ValueType, config, integer};
+
+word_enum! {
+    /// The scheduler of the workers on one core.
+    #[derive(PartialOrd, Ord, Default)]
+    pub enum SharingPolicy {
+        /// The operating system's.
+        #[default]
+        Os = "os",
+        /// Each worker in turn, for a number of batches; a read without packets ends its turn.
+        Cooperative = "cooperative",
+        /// Each worker in turn, for a time.
+        RoundRobin = "round-robin",
+        /// UNiS (Anthony et al. 2020): the next worker with packets to read and room to write, for
+        /// as long as its packets and the room last.
+        Unis = "unis",
+        /// The worker whose oldest packet must leave first, in turns as long as the delays of the
+        /// contracts allow.
+        Deadline = "deadline",
+    }
+}
+
+config! {
+    /// How the workers of one core share it: `sharing: NAME`, or a mapping with parameters.
+    pub struct SharingSpec {
+        /// The scheduler: os, or a policy by which a worker hands the core over to the next one.
+        "policy" policy: SharingPolicy = SharingPolicy::KEY.with_default("os");
+        /// The batches of a turn, with `policy: cooperative`.
+        "reads" reads: u32 = integer(1, 65_536, "a number of batches").with_default("8");
+        /// The length of a turn, with `policy: round-robin`.
+        "slice" slice_ns: u64 = DURATION.with_default("100us");
+        /// The share of the egress ring that fills a turn, and of its room that ends one, with
+        /// `policy: unis`.
+        "gamma" gamma: u32 = ConfigKey::new(ValueType::Number { max: 2 }).with_default("0.75");
+        /// The longest wait of packets that are fewer than a batch, with `policy: unis`; 0us leaves
+        /// them without a limit, as published.
+        "longestWait" longest_wait_ns: u64 = DURATION.with_default("100us");
+    }
+}
+
+impl SharingSpec {
+    /// Whether workers hand the core over to each other.
+    pub fn hands_over(&self) -> bool {
+        self.policy != SharingPolicy::Os
+    }
+}
+
+/// The policy that each parameter belongs to.
+const PARAMETERS: [(&str, SharingPolicy); 4] = [
+    ("reads", SharingPolicy::Cooperative),
+    ("slice", SharingPolicy::RoundRobin),
+    ("gamma", SharingPolicy::Unis),
+    ("longestWait", SharingPolicy::Unis),
+];
+
+/// The key `sharing` of a worker.
+pub(crate) const SHARING: ConfigKey = ConfigKey::new(ValueType::TextOrMap(SharingSpec::KEYS));
+
+/// Reads the name of a policy, or a mapping with its parameters.
+pub(crate) fn read_sharing(worker: &Fields<'_>) -> SharingSpec {
+    let Some(field) = worker.get("sharing") else {
+        return SharingSpec::default();
+    };
+    if !field.is_mapping() {
+        let policy = field.read_word(SharingPolicy::WORDS).unwrap_or_default();
+        return SharingSpec {
+            policy,
+            ..SharingSpec::default()
+        };
+    }
+    let Some(fields) = field.mapping(SharingSpec::KEYS) else {
+        return SharingSpec::default();
+    };
+    let spec = SharingSpec::from_fields(&fields);
+    for (name, policy) in PARAMETERS {
+        if let Some(parameter) = fields.get(name).filter(|_| spec.policy != policy) {
+            parameter.fault(
+                format!("`{name}` has no effect with `policy: {}`", spec.policy),
+                &format!("`{name}` only with `policy: {policy}`"),
+                &format!("remove `{name}`, or write `policy: {policy}`"),
+            );
+        }
+    }
+    spec
+}
