@@ -13,8 +13,8 @@ use myelin_packet::sojourn::Histogram;
 
 use crate::Monitor;
 use crate::api::{
-    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
+    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
 };
 use crate::control::{links, sampler, supervise};
 use crate::deploy::{self, UpOptions};
@@ -188,6 +188,11 @@ impl Engine {
     pub fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, ApiError> {
         let running = self.node.chains.expect_during("measured", chain)?;
         Ok(running.read(&self.node.parts.plane).sections())
+    }
+
+    /// Lists the cores whose workers take turns.
+    pub fn cores(&self) -> Vec<CoreStatus> {
+        status::cores::read(&self.node.parts.cores)
     }
 
     /// Reads the flow tables of one chain's functions, or of all chains.

@@ -23,8 +23,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::Monitor;
 use crate::api::{
-    self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
-    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
+    ErrorKind, Event, FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
@@ -148,6 +149,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
     let versioned = Router::new()
         .route("/agent", get(info))
         .route("/chains", get(list).post(up).delete(down_all))
+        .route("/cores", get(cores))
         .route("/chains/{name}", delete(down))
         .route("/events", get(events))
         .route("/events/{name}", get(events))
@@ -285,6 +287,10 @@ async fn stop(State(state): State<Arc<ServerState>>) -> StatusCode {
 
 async fn list(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<ChainStatus>>, HttpError> {
     run_blocking(state, |engine| Ok(engine.list())).await
+}
+
+async fn cores(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<CoreStatus>>, HttpError> {
+    run_blocking(state, |engine| Ok(engine.cores())).await
 }
 
 async fn flows(

@@ -1,6 +1,7 @@
 //! Builds the status of a chain for `ps`, from the counters of the kernel and of the chain's
 //! workers. The reader takes no lock that a request holds.
 
+pub(crate) mod cores;
 pub(crate) mod flows;
 mod named;
 mod shaper;

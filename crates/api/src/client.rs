@@ -15,8 +15,8 @@ use tokio::net::UnixStream;
 
 use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
-    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
+    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 
 /// Longest wait for the socket of a new agent.
@@ -101,6 +101,11 @@ impl Client {
     /// Lists the running chains.
     pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
         self.get("/chains")
+    }
+
+    /// Lists the cores whose workers take turns.
+    pub fn cores(&self) -> Result<Vec<CoreStatus>, ApiError> {
+        self.get("/cores")
     }
 
     /// Lists the flows of one chain's functions, or of all functions.

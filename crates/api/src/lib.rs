@@ -16,6 +16,7 @@
 //! | `GET /v2/events/NAME?after=SERIAL` | - | [`SlaEvent`] list of one chain |
 //! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list, the oldest first (1) |
 //! | `GET /v2/flows`, `GET /v2/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
+//! | `GET /v2/cores` | - | [`CoreStatus`] list: cores whose workers take turns |
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
@@ -29,6 +30,7 @@
 //! (refused) or 500 (failed).
 
 mod client;
+mod cores;
 mod flood;
 mod paths;
 mod status;
@@ -42,6 +44,7 @@ use myelin_spec::{FileContents, ServiceChain};
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
+pub use cores::{CoreStatus, TaskStatus};
 pub use flood::{FloodRequest, check_floods};
 pub use myelin_packet::{FlowState, HopCounters};
 pub use myelin_planner::{Origin, Plan, ShaperPlace, Step};

@@ -5,11 +5,11 @@ mod validate;
 
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
-    ChainUp, Change, DownReply, Endpoint, Event, FloodRequest, FlowStatus, FunctionFlows,
-    HopStatus, HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply, RingStatus,
-    RunRequest, SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond,
-    SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION,
-    WorkerStatus,
+    ChainUp, Change, CoreStatus, DownReply, Endpoint, Event, FloodRequest, FlowStatus,
+    FunctionFlows, HopStatus, HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply,
+    RingStatus, RunRequest, SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent,
+    SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, TaskStatus,
+    UpRequest, VERSION, WorkerStatus,
 };
 use myelin_metrics::chain::{Flood, Hop};
 use myelin_metrics::envelope::Claim;
@@ -58,7 +58,7 @@ fn the_schema_is_valid_and_has_every_endpoint() {
     }
     validate::assert_known_keywords(&schema, &schema["error"]);
     let endpoints = schema["endpoints"].as_array().unwrap();
-    assert_eq!(endpoints.len(), 14);
+    assert_eq!(endpoints.len(), 15);
     for endpoint in endpoints {
         for key in ["request", "answer", "lines"] {
             if let Some(part) = endpoint.get(key) {
@@ -67,6 +67,25 @@ fn the_schema_is_valid_and_has_every_endpoint() {
         }
     }
     assert!(schema["title"].as_str().unwrap().ends_with(VERSION));
+}
+
+fn core() -> CoreStatus {
+    CoreStatus {
+        core: 1,
+        policy: "unis".into(),
+        switches: 2,
+        switch_us: Some(3.5),
+        takeovers: 0,
+        decisions: 3,
+        decide_us: 1.5,
+        tasks: vec![TaskStatus {
+            worker: "466449a1-21586-0".into(),
+            alive: true,
+            turns: 1,
+            run_us: 12.0,
+            empty_reads: 4,
+        }],
+    }
 }
 
 /// Validates a value against its endpoint's schema, and parses it back.
@@ -321,6 +340,7 @@ fn every_answer_fits_the_schema_and_parses_back() {
         "answer",
         &vec![second],
     );
+    check("GET /v2/cores", "answer", &vec![core()]);
     let flow = FlowStatus {
         flow: "udp 10.0.0.1:5000 > 10.0.0.2:9000".into(),
         protocol: 17,

@@ -1,5 +1,6 @@
 //! Running chains, in words and tables.
 
+mod cores;
 mod flows;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use myelin_api::{
 use crate::sla;
 use crate::terminal::{Column, add_field, digits_or_dash, format_us, listing, or_dash, wrap};
 
+pub use cores::cores;
 pub use flows::flows;
 
 /// Formats all chains, one a line: the contract, and the packets by place.

@@ -36,8 +36,8 @@ config! {
         /// The share of the egress ring that fills a turn, and of its room that ends one, with
         /// `policy: unis`.
         "gamma" gamma: u32 = ConfigKey::new(ValueType::Number { max: 2 }).with_default("0.75");
-        /// The longest wait of packets that are fewer than a batch, with `policy: unis`; 0us leaves
-        /// them without a limit, as published.
+        /// The longest wait of packets that are fewer than a batch, with `policy: unis`. The
+        /// published algorithm has no limit; 3600s is as good as none.
         "longestWait" longest_wait_ns: u64 = DURATION.with_default("100us");
     }
 }

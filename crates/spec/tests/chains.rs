@@ -6,8 +6,8 @@ use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{FragmentHandling, Match};
 use myelin_spec::{
     Classify, Enforce, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Isolation,
-    Limits, Mapping, NatConfig, NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla,
-    Source, Space, WorkerSpec, XorConfig, parse,
+    Limits, Mapping, NatConfig, NoFiles, OnFailure, PortDriver, Ports, ServiceChain, SharingPolicy,
+    SharingSpec, Side, Sla, Source, Space, WorkerSpec, XorConfig, parse,
 };
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ spec:
   hook: xdp
   ports: { ingress: eth1, egress: eth2 }
   onFailure: pass
-  worker: { batch: 32, idle: adaptive, spin: 20us, core: 1, busyPoll: 10us }
+  worker: { batch: 32, idle: adaptive, spin: 20us, core: 1, busyPoll: 10us, sharing: { policy: unis, gamma: 0.5, longestWait: 3600s } }
   cpuLatency: 0us
 ";
 
@@ -150,6 +150,12 @@ fn every_key_is_read() {
         busy_poll_ns: Some(10_000),
         hugepages: false,
         super_packets: false,
+        sharing: SharingSpec {
+            policy: SharingPolicy::Unis,
+            gamma: 500_000,
+            longest_wait_ns: 3_600_000_000_000,
+            ..SharingSpec::default()
+        },
     };
     assert_eq!(chain.worker, worker);
     assert_eq!(chain.cpu_latency_ns, Some(0));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use myelin_dataplane::{CoreStats, CoreTable, Member};
 use myelin_policy::sharing::Parameters;
-use myelin_spec::SharingSpec;
+use myelin_spec::{SharingPolicy, SharingSpec};
 
 use crate::api::ApiError;
 use crate::pool::lock;
@@ -42,7 +42,7 @@ pub(crate) struct Cores(Mutex<BTreeMap<u32, Core>>);
 struct Core {
     workers: Vec<Weak<dyn TakesTurns>>,
     table: Option<Arc<CoreTable>>,
-    /// The process numbers of the tasks, and their names.
+    /// The names of the tasks.
     tasks: Vec<String>,
 }
 
@@ -162,16 +162,31 @@ impl Cores {
         closed
     }
 
-    /// The counters of each core whose workers take turns, with the names of its tasks.
-    pub(crate) fn stats(&self) -> Vec<(u32, SharingSpec, Vec<String>, CoreStats)> {
-        let mut cores = lock(&self.0);
+    /// The counters of each core whose workers take turns; of none while turns change, which may
+    /// take as long as a request of a worker.
+    pub(crate) fn stats(&self) -> Vec<SharedCoreStats> {
+        let Ok(mut cores) = self.0.try_lock() else {
+            return Vec::new();
+        };
         let cores = cores.iter_mut().filter_map(|(number, core)| {
-            let spec = core.live().first()?.sharing().clone();
-            let table = core.table.as_ref()?;
-            Some((*number, spec, core.tasks.clone(), table.stats()))
+            Some(SharedCoreStats {
+                core: *number,
+                policy: core.live().first()?.sharing().policy,
+                tasks: core.tasks.clone(),
+                stats: core.table.as_ref()?.stats(),
+            })
         });
         cores.collect()
     }
+}
+
+/// A core whose workers take turns.
+pub(crate) struct SharedCoreStats {
+    pub(crate) core: u32,
+    pub(crate) policy: SharingPolicy,
+    /// The names of the tasks.
+    pub(crate) tasks: Vec<String>,
+    pub(crate) stats: CoreStats,
 }
 
 /// A policy with its parameters, as in a chain file.

@@ -5,8 +5,8 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Value, json};
 
 use myelin_api::{
-    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, UpRequest, VERSION,
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
+    FunctionFlows, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, UpRequest, VERSION,
     VERSION_HEADER,
 };
 
@@ -22,6 +22,7 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
         describe_answer::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
         describe_answer::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
+        describe_answer::<Vec<CoreStatus>>(types, "GET", "/cores"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
         describe_request::<ProbeRequest>(types, describe_stream, "/probe"),

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use myelin_api::{ApiError, ChainStatus, Client, RunDir};
+use myelin_api::{ApiError, ChainStatus, Client, CoreStatus, RunDir};
 use myelin_report::status;
 use serde_json::json;
 
@@ -16,7 +16,8 @@ use crate::screen::Screen;
 #[command(
     after_help = "Examples:\n  myelin top\n  myelin top tactile --interval 5s\n  \
     myelin top --count 2 --json\n\n\
-    Rates, losses and times are those of the last full second. `q` or Ctrl-C ends the command.\n\
+    Rates, losses and times are those of the last full second. Cores whose workers take turns\n\
+    (`worker: { sharing: NAME }`) have a table of their own. `q` or Ctrl-C ends the command.\n\
     In a pipe each interval prints the table again."
 )]
 pub(crate) struct Arguments {
@@ -40,20 +41,21 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let is_live = std::io::stdout().is_terminal() && !arguments.json;
     // The first request precedes the alternate screen, which would hide its error.
-    let mut chains = request_chains(run_dir, arguments)?;
+    let mut reading = Reading::request(run_dir, arguments)?;
+    let mut before = Vec::new();
     let mut screen = if is_live { Some(Screen::open()?) } else { None };
     let mut shown = 0;
     loop {
         let next = Instant::now() + arguments.interval;
         if arguments.json {
-            output::print_json_line(&to_json(&chains))?;
+            output::print_json_line(&to_json(&reading))?;
         } else if let Some(screen) = &mut screen {
             screen.draw(&format!(
                 "{}\n\nq ends",
-                format_table(&chains, arguments.verbose)
+                format_table(&reading, &before, arguments)
             ))?;
         } else {
-            println!("{}", format_table(&chains, arguments.verbose));
+            println!("{}", format_table(&reading, &before, arguments));
         }
         shown += 1;
         if arguments.count.is_some_and(|count| shown >= count) {
@@ -65,24 +67,49 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             Some(_) => {}
             None => std::thread::sleep(wait),
         }
-        chains = request_chains(run_dir, arguments)?;
+        before = reading.cores;
+        reading = Reading::request(run_dir, arguments)?;
     }
 }
 
-fn format_table(chains: &[ChainStatus], verbose: bool) -> String {
+/// What the agent says at one moment.
+struct Reading {
+    chains: Vec<ChainStatus>,
+    cores: Vec<CoreStatus>,
+}
+
+impl Reading {
+    fn request(run_dir: &RunDir, arguments: &Arguments) -> Result<Self, ApiError> {
+        let client = Client::connect(run_dir)?;
+        let client = client.as_ref();
+        Ok(Self {
+            chains: request_chains(client, arguments)?,
+            cores: client.map_or(Ok(Vec::new()), Client::cores)?,
+        })
+    }
+}
+
+fn format_table(reading: &Reading, before: &[CoreStatus], arguments: &Arguments) -> String {
+    let (chains, verbose) = (&reading.chains, arguments.verbose);
     let width = output::width();
     let mut table = status::last_second(chains, width);
     if verbose && !chains.is_empty() {
         table = format!("{table}\n\n{}", status::last_second_details(chains, width));
     }
+    let seconds = arguments.interval.as_secs_f64();
+    let cores = status::cores(before, &reading.cores, seconds, width);
+    // The first table has no earlier reading.
+    if !cores.is_empty() && !before.is_empty() {
+        table = format!("{table}\n\n{cores}");
+    }
     table
 }
 
-fn request_chains(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainStatus>, ApiError> {
-    let mut chains = match Client::connect(run_dir)? {
-        Some(client) => client.list()?,
-        None => Vec::new(),
-    };
+fn request_chains(
+    client: Option<&Client>,
+    arguments: &Arguments,
+) -> Result<Vec<ChainStatus>, ApiError> {
+    let mut chains = client.map_or(Ok(Vec::new()), Client::list)?;
     let wanted = &arguments.chains;
     if let Some(name) = wanted
         .iter()
@@ -94,7 +121,7 @@ fn request_chains(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainSt
     Ok(chains)
 }
 
-fn to_json(chains: &[ChainStatus]) -> serde_json::Value {
+fn to_json(Reading { chains, cores }: &Reading) -> serde_json::Value {
     let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let chains: Vec<_> = chains
         .iter()
@@ -108,5 +135,5 @@ fn to_json(chains: &[ChainStatus]) -> serde_json::Value {
             })
         })
         .collect();
-    json!({ "at_unix_s": at.map_or(0.0, |at| at.as_secs_f64()), "chains": chains })
+    json!({ "at_unix_s": at.map_or(0.0, |at| at.as_secs_f64()), "chains": chains, "cores": cores })
 }

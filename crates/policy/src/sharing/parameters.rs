@@ -48,7 +48,7 @@ impl Parameters {
             SharingPolicy::Unis => Self::Unis(UnisParameters {
                 slice_share: share,
                 theta_max_share: share,
-                longest_wait_ns: Some(spec.longest_wait_ns).filter(|ns| *ns > 0),
+                longest_wait_ns: Some(spec.longest_wait_ns),
                 ..UnisParameters::for_batch(batch.into())
             }),
             SharingPolicy::Deadline => Self::Deadline(DeadlineParameters {
