@@ -348,8 +348,8 @@ impl Turns {
         others_have_packets
     }
 
-    /// Asks the policy after a read with this number of arrivals, and hands the core over if another
-    /// task is next. Returns whether the worker may sleep: it has the core, and no task has packets.
+    /// Asks the policy after a read with this number of arrivals, and hands the core over if
+    /// another task is next. Returns whether the worker may sleep: no task has packets.
     #[inline]
     fn decide(&mut self, received: u32) -> bool {
         let now_ns = monotonic_ns();

@@ -80,8 +80,8 @@ pub(crate) fn read_sharing(worker: &Fields<'_>) -> SharingSpec {
         if let Some(parameter) = fields.get(name).filter(|_| spec.policy != policy) {
             parameter.fault(
                 format!("`{name}` has no effect with `policy: {}`", spec.policy),
-                &format!("`{name}` only with `policy: {policy}`"),
-                &format!("remove `{name}`, or write `policy: {policy}`"),
+                format!("`{name}` only with `policy: {policy}`"),
+                format!("remove `{name}`, or write `policy: {policy}`"),
             );
         }
     }

@@ -54,8 +54,8 @@ impl RunningSegments {
     /// Runs the user segments of a chain: in the worker alone, or in one process for each function.
     ///
     /// # Errors
-    /// A function cannot be made, a process cannot be started, or the workers of the core have other
-    /// schedulers.
+    /// A function cannot be made, a process cannot be started, or the workers of the core have
+    /// other schedulers.
     pub(crate) fn run(
         worker: &WorkerLease,
         plan: &Plan,

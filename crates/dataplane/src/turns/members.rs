@@ -79,8 +79,8 @@ pub struct CoreTable {
 }
 
 impl CoreTable {
-    /// Makes the table of a core with these tasks, in chain order, each with the longest time of its
-    /// packets on the core, ns, if their contract has one.
+    /// Makes the table of a core with these tasks, in chain order, each with the longest time of
+    /// its packets on the core, ns, if their contract has one.
     ///
     /// # Errors
     /// There is no memory, or the tasks read more than 252 rings.
