@@ -1,9 +1,9 @@
 //! Cores whose workers hand them over to each other (`worker.sharing`).
 //!
-//! All workers of such a core have one table ([`CoreTable`]). The table describes their rings, so
-//! the agent makes another one whenever a worker gets or closes a ring. Each worker that has a table
-//! keeps the sockets of all others open. So [`Cores::without_turns`] takes the table away while a
-//! worker closes something.
+//! All workers of such a core have one table ([`CoreTable`]). The table describes their rings,
+//! so the agent makes another one whenever a worker gets or closes a ring. Each worker that has
+//! a table keeps the sockets of all others open. So [`Cores::without_turns`] takes the table
+//! away while a worker closes something.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
