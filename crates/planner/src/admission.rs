@@ -27,6 +27,7 @@ mod rings;
 mod site;
 #[cfg(test)]
 mod tests;
+mod unbounded;
 mod worst_case;
 
 pub use booking::{Booking, book};

@@ -22,7 +22,7 @@ use myelin_planner::admission::{RING, SMALL_RING, SUPER_PACKET_WORKER};
 use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
-use crate::node::confinement::{Confinement, ConfinementSpec};
+use crate::node::confinement::Confinement;
 use crate::node::cores::Cores;
 use crate::node::devices::Claim;
 use crate::node::internal_link::InternalLink;
@@ -34,8 +34,8 @@ mod packet_sockets;
 mod start;
 mod turns;
 
-use start::SMALL_FRAME_MTU;
 pub(crate) use start::WorkerStart;
+use start::{SMALL_FRAME_MTU, create_confinement};
 
 /// The interval for counting deaths of a DPDK worker. It is long, because the worker starts slowly.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
@@ -481,25 +481,4 @@ fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display
         Some(confinement) => confinement.explain(error),
         None => ApiError::failed(error),
     }
-}
-
-/// Makes the control group and the container of a worker with limits or isolation.
-fn create_confinement(
-    name: &str,
-    start: WorkerStart<'_>,
-) -> Result<Option<Arc<Confinement>>, ApiError> {
-    if start.sandbox.demand().is_none() {
-        return Ok(None);
-    }
-    // The worker does not run in the function's namespace, because the worker outlives the
-    // namespace's generation. The agent passes the sockets to the worker.
-    let demand = ConfinementSpec {
-        name,
-        isolation: start.sandbox.isolation,
-        limits: start.sandbox.limits,
-        rootfs: None,
-        netns: None,
-    };
-    let confinement = Confinement::create(&demand, &start.parts.run_dir, &start.parts.journal)?;
-    Ok(Some(Arc::new(confinement)))
 }

@@ -4,6 +4,7 @@ use myelin_spec::{Effect, Hook, Idle, Mapping, ServiceChain, Space};
 
 use super::flow::{Growth, Work};
 use super::site::{NS, Site};
+use super::unbounded::why_unbounded;
 use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs, InBurst};
 use crate::frame::{LONGEST, SHORTEST};
@@ -138,31 +139,8 @@ pub(super) fn server_path(
     costs: &Costs,
     site: &Site,
 ) -> Result<ServerPath, String> {
-    if let Some(hop) = plan.black_boxes().next() {
-        return Err(format!(
-            "the delay in `{}` is unknown (black box)",
-            hop.name
-        ));
-    }
-    let mut functions = chain.functions.iter();
-    if let Some(function) =
-        functions.find(|function| function.sandbox.limits.cpu_millicores.is_some())
-    {
-        return Err(format!(
-            "the scheduler stops `{}` when it has used its `limits: {{ cpu }}`",
-            function.name
-        ));
-    }
-    if plan.mapping == Mapping::Pipeline && plan.own_processes > 0 {
-        return Err(
-            "in mapping `pipeline` packets return to the first core; `mapping: compact` has a bound".to_owned(),
-        );
-    }
-    if let Some(sharing) = &plan.sharing {
-        return Err(format!(
-            "the workers of core {} take turns by `sharing: {}`, for which there is no bound; `sharing: os` has one",
-            sharing.core, sharing.policy
-        ));
+    if let Some(why) = why_unbounded(chain, plan) {
+        return Err(why);
     }
     let mut builder = Builder::new(chain, plan, costs, site);
     builder.add_steps();

@@ -1,0 +1,34 @@
+//! The chains without a worst-case bound.
+
+use myelin_spec::{Mapping, ServiceChain};
+
+use crate::plan::Plan;
+
+/// Returns the reason why a planned chain has no bound, whatever its traffic.
+pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan) -> Option<String> {
+    if let Some(hop) = plan.black_boxes().next() {
+        return Some(format!(
+            "the delay in `{}` is unknown (black box)",
+            hop.name
+        ));
+    }
+    let mut functions = chain.functions.iter();
+    if let Some(function) =
+        functions.find(|function| function.sandbox.limits.cpu_millicores.is_some())
+    {
+        return Some(format!(
+            "the scheduler stops `{}` when it has used its `limits: {{ cpu }}`",
+            function.name
+        ));
+    }
+    if plan.mapping == Mapping::Pipeline && plan.own_processes > 0 {
+        return Some(
+            "in mapping `pipeline` packets return to the first core; `mapping: compact` has a bound".to_owned(),
+        );
+    }
+    let sharing = plan.sharing.as_ref()?;
+    Some(format!(
+        "the workers of core {} take turns by `sharing: {}`, for which there is no bound; `sharing: os` has one",
+        sharing.core, sharing.policy
+    ))
+}
