@@ -89,6 +89,8 @@ pub(crate) struct Worker {
     /// The worker's process, core and sockets, readable without the lock.
     pub(crate) facts: Arc<WorkerFacts>,
     failed: AtomicBool,
+    /// Whether a thread of the supervisor restarts the process or its stages.
+    pub(crate) is_restarting: AtomicBool,
     /// The pair of DPDK devices that the worker drives.
     pub(crate) devices: Option<Claim>,
     /// The worker's control group and container, if it has limits or isolation.
@@ -200,6 +202,7 @@ impl Worker {
             sandbox: start.sandbox.clone(),
             frame_size,
             failed: AtomicBool::new(false),
+            is_restarting: AtomicBool::new(false),
             devices,
             confinement,
             _recorded: recorded,
@@ -461,7 +464,7 @@ pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
 
 /// The last core, because interrupts and other work usually use the first cores.
 fn default_core() -> u32 {
-    affinity::count_cores() - 1
+    affinity::highest_core()
 }
 
 fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {

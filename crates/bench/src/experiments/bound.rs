@@ -95,7 +95,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         machine: Machine {
             ingress: PortKind::EndHost,
             egress: PortKind::Virtual,
-            ..Machine::with_end_hosts(myelin_linux::affinity::count_cores())
+            ..Machine::with_end_hosts(myelin_linux::affinity::highest_core() + 1)
         },
         costs,
     };
