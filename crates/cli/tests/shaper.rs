@@ -238,9 +238,9 @@ fn excess_waits_and_leaves_at_the_rate() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
-    const SENT: u64 = 100;
+    let sent = 100;
     // The burst, and the packets of three seconds at 20 packets a second.
-    const ADMITTED: u64 = 4 + 60;
+    let admitted = 4 + 60;
     let worker = "    - { name: one, kind: forward, space: user }";
     for functions in [worker, KERNEL] {
         let myelin = Myelin::new();
@@ -254,13 +254,13 @@ fn excess_waits_and_leaves_at_the_rate() {
         let up = myelin.run_json(&["up", file, "--json"]);
         let bound_ns = read_count(&up[0]["plan"]["bound"]["bound_ns"]);
         assert!(bound_ns > 3_000_000_000, "{bound_ns}");
-        send_clusters(&up[0], SENT, 1, Duration::ZERO);
+        send_clusters(&up[0], sent, 1, Duration::ZERO);
         let status = wait_until_settled(&myelin, "shaped");
         let count = |name: &str| read_count(&status[name]);
         let (out, policed) = (count("packets_out"), count("policed"));
         // A slow sender earns credit for more packets.
-        assert!(out >= ADMITTED && policed > 0, "{status}");
-        assert_eq!((out + policed, count("drops")), (SENT, 0), "{status}");
+        assert!(out >= admitted && policed > 0, "{status}");
+        assert_eq!((out + policed, count("drops")), (sent, 0), "{status}");
         if status["shaper"]["in_sojourn"] == true {
             // The first packets leave at once, a later one each 50 ms.
             let max_us = status["sojourn"]["max_us"].as_f64().unwrap();
