@@ -164,6 +164,10 @@ fn switch_all_on(
         match switch_on::switch_on(plane, built) {
             Ok(done) => {
                 node.chains.insert(Arc::clone(&done.running));
+                // The supervisor fails only the chains that it finds.
+                if done.running.generation().layout.has_failed() {
+                    done.running.fail();
+                }
                 switched.push(done);
             }
             Err(error) => {

@@ -1,5 +1,5 @@
-//! All experiments, each a file that declares its name, its plots and its code. `lookup` has three
-//! more files.
+//! All experiments, each a file that declares its name, its plots and its code. `classifier`
+//! has three more files.
 
 mod accounting;
 mod bound;
@@ -10,6 +10,7 @@ mod calvin_chain;
 mod calvin_cpu;
 mod calvin_technologies;
 mod chain_length;
+mod chains_at_port;
 mod classifier;
 mod coding_loss;
 pub(crate) mod deploy;
@@ -19,7 +20,6 @@ mod framework;
 mod hop_cost;
 mod kernel_chain;
 mod look_ups;
-mod lookup;
 mod peers;
 mod policing;
 mod rate_bucket;
@@ -32,7 +32,7 @@ use crate::Experiment;
 pub(crate) const ALL: &[Experiment] = &[
     hop_cost::EXPERIMENT,
     kernel_chain::EXPERIMENT,
-    lookup::EXPERIMENT,
+    classifier::EXPERIMENT,
     deploy::EXPERIMENT,
     calvin_technologies::EXPERIMENT,
     calvin_chain::EXPERIMENT,

@@ -224,6 +224,68 @@ fn a_firewall_that_denies_all_lets_no_fragment_through() {
     assert_drops_all("kind: firewall, config: { default: deny }");
 }
 
+/// The server receives whole datagrams from the external address.
+#[test]
+fn nat_translates_every_fragment() {
+    if skip_unless_root() {
+        return;
+    }
+    let function = "kind: nat, config: { address: [ 10.77.0.9, 'fd77::9' ] }";
+    for_each_chain(function, |myelin, hosts, _| {
+        let (client, server) = hosts.open_sockets();
+        let sent = send_datagrams(hosts, &client);
+        let external = if hosts.is_ipv6 {
+            "fd77::9"
+        } else {
+            "10.77.0.9"
+        };
+        let external: std::net::IpAddr = external.parse().unwrap();
+        let mut buffer = vec![0; 65_536];
+        for size in SIZES {
+            let (received, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!((received, from.ip()), (size, external));
+            assert!(buffer[..size].iter().all(|&byte| byte == 7));
+        }
+        wait_for_counts(myelin, [("packets_in", sent), ("packets_out", sent)]);
+    });
+}
+
+/// A later fragment takes from the bucket of its chain like any packet.
+#[test]
+fn a_policer_drops_fragments_above_the_profile() {
+    if skip_unless_root() {
+        return;
+    }
+    for is_ipv6 in [false, true] {
+        let hosts = Hosts::new(is_ipv6);
+        for space in ["kernel", "user"] {
+            let myelin = Myelin::new();
+            let chain = hosts.chain("kind: forward", space, "")
+                + "  sla: { rate: 1pps, burst: 3, enforce: policer }\n";
+            let file = myelin.write_file(&chain);
+            myelin.run_ok(&["up", file.to_str().unwrap()]);
+            let (client, server) = hosts.open_sockets();
+            let (size, [_, to]) = (60_000, hosts.addresses());
+            client.send_to(&vec![7; size], (to, PORT)).unwrap();
+            wait_for_counts(
+                &myelin,
+                [("packets_in", hosts.count_fragments(size)), ("drops", 0)],
+            );
+            wait_for("all fragments in the account", || {
+                let status = myelin.read_status("f");
+                let out = read_count(&status, "packets_out");
+                out >= 3 && out + read_count(&status, "policed") == hosts.count_fragments(size)
+            });
+            assert!(read_count(&myelin.read_status("f"), "policed") > 0);
+            server.set_nonblocking(true).unwrap();
+            assert!(
+                server.recv(&mut [0; 16]).is_err(),
+                "a datagram passed the policer"
+            );
+        }
+    }
+}
+
 #[test]
 fn xor_drops_every_fragment() {
     if skip_unless_root() {

@@ -4,7 +4,9 @@ mod common;
 
 use std::process::{Child, Stdio};
 
-use common::{Myelin, skip_unless_root, skip_without, wait_for};
+use common::port_pair::PortPair;
+use common::{Myelin, becomes_true, sh, skip_unless_root, skip_without, wait_for};
+use serde_json::Value;
 
 fn format_chain(space: &str, routes: &str) -> String {
     format!(
@@ -175,4 +177,54 @@ fn a_router_with_60000_routes_is_deployed() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
+}
+
+/// An IPv4 packet above the MTU of the egress link that may be fragmented: the router does not
+/// fragment it, the link refuses it, and the account counts it once, as lost.
+#[test]
+fn a_packet_without_df_above_the_egress_mtu_is_lost_and_counted_once() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let ports = PortPair::new();
+    let server = ports.server_namespace();
+    sh(&format!(
+        "ip link set {} mtu 1300; ip -n {server} link set eth0 mtu 1300",
+        ports.egress
+    ));
+    let program = "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, 10, 0)  # IP_MTU_DISCOVER: IP_PMTUDISC_DONT
+for size in [1350] * 20 + [100] * 5: s.sendto(bytes(size), (\"10.77.0.2\", 9000))
+";
+    for space in ["kernel", "user"] {
+        let myelin = Myelin::new();
+        let file = myelin.write_file(&format!(
+            "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @r }}
+spec:
+  match: {{ protocol: udp, destination: 10.77.0.2/32 }}
+  ports: {{ ingress: {}, egress: {} }}
+  functions: [ {{ name: r, kind: router, space: {space}, config: {{ routes: [ {{ prefix: 0.0.0.0/0 }} ] }} }} ]
+",
+            ports.ingress, ports.egress
+        ));
+        myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
+        ports.run_on_client(program);
+        let mut status = Value::Null;
+        let reached = becomes_true(|| {
+            status = myelin.read_status("r");
+            let (account, life) = (&status["account"], &status["sla"]["life"]);
+            (
+                &account["packets_in"],
+                &account["packets_out"],
+                &life["lost"]["link"],
+            ) == (&25.into(), &5.into(), &20.into())
+        });
+        assert!(reached, "{space}: {status}");
+        assert_eq!(status["drops"], 0, "{space}: {status}");
+        myelin.run_ok(&["down", "--all"]);
+    }
 }

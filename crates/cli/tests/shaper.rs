@@ -232,6 +232,45 @@ fn a_worker_shapes_a_cluster_to_single_packets() {
     }
 }
 
+/// Excess waits up to the agreed time and leaves at the rate. The policer drops the rest.
+#[test]
+fn excess_waits_and_leaves_at_the_rate() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    let sent = 100;
+    // The burst, and the packets of three seconds at 20 packets a second.
+    let admitted = 4 + 60;
+    let worker = "    - { name: one, kind: forward, space: user }";
+    for functions in [worker, KERNEL] {
+        let myelin = Myelin::new();
+        let sla = "sla: { rate: 20pps, burst: 4, excess: { queue: 3s } }";
+        let chain = format_shaped_chain(functions, "");
+        let old = chain.lines().find(|line| line.contains("sla:")).unwrap();
+        let file = myelin.write_file(&chain.replace(old.trim(), sla));
+        let file = file.to_str().unwrap();
+        let plan = myelin.run_ok(&["plan", file]);
+        assert!(plan.contains("waits for up to 3s"), "{plan}");
+        let up = myelin.run_json(&["up", file, "--json"]);
+        let bound_ns = read_count(&up[0]["plan"]["bound"]["bound_ns"]);
+        assert!(bound_ns > 3_000_000_000, "{bound_ns}");
+        send_clusters(&up[0], sent, 1, Duration::ZERO);
+        let status = wait_until_settled(&myelin, "shaped");
+        let count = |name: &str| read_count(&status[name]);
+        let (out, policed) = (count("packets_out"), count("policed"));
+        // A slow sender earns credit for more packets.
+        assert!(out >= admitted && policed > 0, "{status}");
+        assert_eq!((out + policed, count("drops")), (sent, 0), "{status}");
+        if status["shaper"]["in_sojourn"] == true {
+            // The first packets leave at once, a later one each 50 ms.
+            let max_us = status["sojourn"]["max_us"].as_f64().unwrap();
+            assert!(max_us > 2.9e6, "{status}");
+        }
+        myelin.run_ok(&["down", "--all"]);
+        myelin.assert_clean();
+    }
+}
+
 #[test]
 fn without_a_shaper_a_cluster_leaves_as_a_burst() {
     if skip_unless_root() {

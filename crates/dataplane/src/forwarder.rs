@@ -179,6 +179,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Adds the segments of a chain.
     pub(crate) fn add_segments(&mut self, segments: Vec<Segment>) {
         for mut segment in segments {
+            segment.set_clock(self.clock.read_ns);
             segment.shaper_index = self.attach_shaper(&mut segment);
             let key = SegmentKey::new(segment.spi, segment.generation, segment.first_position);
             let free = self.segments.iter().position(Option::is_none);

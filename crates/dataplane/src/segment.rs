@@ -100,6 +100,13 @@ impl Segment {
         }
     }
 
+    /// Gives the functions the worker's clock.
+    pub(crate) fn set_clock(&mut self, read_ns: fn() -> u64) {
+        for function in &mut self.functions {
+            function.set_clock(read_ns);
+        }
+    }
+
     /// Makes the segments of a chain with their functions and states. The error names the function.
     pub(crate) fn build(
         chain: &UserChain,

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use myelin_packet::traffic::TokenBucket;
 use myelin_spec::Shaping;
-use myelin_spec::chain::MAX_SHAPER_QUEUE;
+use myelin_spec::sla::MAX_SHAPER_QUEUE;
 
 use crate::port::Buffer;
 

@@ -16,6 +16,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
@@ -151,6 +152,7 @@ pub struct FrameMemory {
     holder: u8,
     /// Whether [`Self::held_frames`] has returned the frames of this process.
     is_handed_out: AtomicBool,
+    /// Number of frames.
     frames: u32,
     /// Binary logarithm of the distance between two frames, bytes.
     shift: u32,
@@ -203,13 +205,19 @@ impl FrameMemory {
         self.frames
     }
 
+    /// Returns the numbers that frames may have: one for each table entry. With frames of a
+    /// library, there are more numbers than frames.
+    fn numbers(&self) -> Range<u32> {
+        0..self.holders.len() as u32
+    }
+
     /// Returns every frame that this process holds. A second call returns none, because no frame
     /// may exist twice.
     pub(crate) fn held_frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let frames = if self.is_handed_out.swap(true, Ordering::Relaxed) {
             0..0
         } else {
-            0..self.frames
+            self.numbers()
         };
         frames
             .filter(|&frame| self.holders[frame as usize].load(Ordering::Relaxed) == self.holder)
@@ -268,7 +276,7 @@ impl FrameMemory {
     /// Takes back every frame that a port holds. Call this method only after the kernel has
     /// released the port's socket.
     pub(crate) fn take_all_back(&self, port: Borrower) -> impl Iterator<Item = Frame> + '_ {
-        (0..self.frames).filter_map(move |frame| {
+        self.numbers().filter_map(move |frame| {
             let state = &self.holders[frame as usize];
             (state.load(Ordering::Relaxed) == port.0).then(|| {
                 state.store(self.holder, Ordering::Relaxed);
@@ -360,7 +368,7 @@ impl FrameMemory {
         }
     }
 
-    /// Returns a frame's number, below [`Self::frames`].
+    /// Returns a frame's number: the index of its entry in the holder table.
     #[inline]
     pub fn frame_number(&self, frame: &Frame) -> u32 {
         frame.0
@@ -399,7 +407,7 @@ impl FrameMemory {
     fn consume_frame(&self, frame: Frame) -> &mut [u8] {
         let at = (frame.0 as usize) << self.shift;
         // SAFETY: frames come only from `held_frames`, `take_back`, `take_all_back` and
-        // `recover_buffer`. So the number is below `self.frames`, and the range lies in the
+        // `recover_buffer`. So the number has a table entry, and the range lies in the
         // mapping, which lives as long as `self`. The frame exists once, and the caller has just
         // consumed it or borrows it mutably. Neither the kernel nor the agent accesses a frame that
         // is not lent.

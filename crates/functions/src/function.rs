@@ -36,6 +36,9 @@ pub trait Function: Send {
     /// Sets the time of the next packets: CLOCK_MONOTONIC, nanoseconds.
     fn set_time(&mut self, _now_ns: u64) {}
 
+    /// Sets the clock for a function that needs the time at the end of a packet's processing.
+    fn set_clock(&mut self, _read_ns: fn() -> u64) {}
+
     /// Returns the period of [`run_timer`](Self::run_timer) in nanoseconds, with or without
     /// packets; `None` if the function has no timer. The worker calls this method once.
     fn timer_period_ns(&self) -> Option<u64> {

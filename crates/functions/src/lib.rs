@@ -45,6 +45,7 @@ pub mod router;
 pub mod state;
 mod stateful;
 pub mod timestamp;
+mod translated_fragments;
 mod wide;
 mod word;
 pub mod work;

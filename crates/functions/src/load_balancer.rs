@@ -9,8 +9,8 @@
 //! longer than the timeout. An ICMP error about a packet of a live flow is translated, with the
 //! packet that the error quotes. The function drops:
 //!
-//! * other packets without ports (fragments, protocols other than UDP and TCP), since such packets
-//!   identify no flow;
+//! * other packets without ports (protocols other than UDP and TCP), since such packets identify no
+//!   flow; later fragments get the address of their first fragment, if the function knows it;
 //! * packets with an authentication header (RFC 4302), which covers the addresses;
 //! * packets of a family without a backend;
 //! * a flow whose answers would equal those of another flow: same client address and port and same
@@ -26,13 +26,14 @@ use myelin_packet::five_tuple::TCP;
 use myelin_packet::flow_marks::tcp;
 use myelin_packet::maglev::{Backend, MaglevTable};
 use myelin_packet::prefix::address_of;
-use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Headers, IcmpQuote};
+use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals, Fragment, Headers, IcmpQuote};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
 use crate::nat::quoted::QuotedEndpoint;
 use crate::nat::rewrite::EndpointFields;
 use crate::nat::{DROPPED_ERRORS, Endpoint};
+use crate::translated_fragments::TranslatedFragments;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Period after which a flow's packet writes the reply record again, as the table may have evicted
@@ -45,6 +46,8 @@ pub struct Affinity {
     flows: FlowTable<FlowKey, BalancedFlow>,
     replies: FlowTable<FlowKey, ReplyFlow>,
     begun: u64,
+    /// The translations of first fragments.
+    fragments: TranslatedFragments,
 }
 
 /// A flow as the clients send it.
@@ -75,6 +78,7 @@ impl Affinity {
             flows: FlowTable::new(flows),
             replies: FlowTable::new(flows),
             begun: 0,
+            fragments: TranslatedFragments::new(),
         }
     }
 }
@@ -107,17 +111,31 @@ impl LoadBalancer {
     /// Sends a packet to the backend of its flow.
     #[inline]
     fn send_to_backend(&mut self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
-        let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
-        if !headers.flags.has_ports() {
-            let done = self.send_error_to_backend(affinity, packet);
-            return self.count_dropped_error(done, packet);
+        if headers.flags.has_ports() {
+            return self.balance(affinity, packet, &headers).map(drop);
         }
-        let key = FlowKey::of(&headers, packet.bytes())?;
+        if headers.flags.is_fragment() {
+            return self.send_fragment_to_backend(affinity, packet);
+        }
+        let done = self.send_error_to_backend(affinity, packet);
+        self.count_dropped_error(done, packet)
+    }
+
+    /// Sends a packet with ports to the backend of its flow. Returns the backend.
+    #[inline]
+    fn balance(
+        &self,
+        affinity: &mut Affinity,
+        packet: &mut Packet<'_>,
+        headers: &Headers,
+    ) -> Option<&Backend> {
+        let now_ns = packet.meta().stamp_ns;
+        let key = FlowKey::of(headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
         let arrival = Arrival {
             is_ipv6,
-            opens: opens_connection(&key, &headers, packet.bytes()),
+            opens: opens_connection(&key, headers, packet.bytes()),
             packets: packet.segments(),
             bytes: packet.len() as u64,
             now_ns,
@@ -125,7 +143,7 @@ impl LoadBalancer {
         let backend = self.select_backend(affinity, &key, arrival)?;
         let is_partial = packet.has_partial_checksum();
         let frame = packet.bytes_mut();
-        let fields = EndpointFields::find(frame, &headers, Side::Reply)?;
+        let fields = EndpointFields::find(frame, headers, Side::Reply)?;
         let old = fields.endpoint(frame)?;
         let mut new = old;
         new.address = backend.address;
@@ -133,7 +151,7 @@ impl LoadBalancer {
         if backend.has_mac != 0 {
             frame.get_mut(..6)?.copy_from_slice(&backend.mac);
         }
-        Some(())
+        Some(backend)
     }
 
     /// Finds or selects the backend of a flow, and counts the packet.
@@ -155,6 +173,7 @@ impl LoadBalancer {
             flows,
             replies,
             begun,
+            ..
         } = affinity;
         if let Some(flow) = flows.use_flow(key)
             && now_ns.saturating_sub(flow.counts.last_ns) <= self.timeout_ns
@@ -237,18 +256,28 @@ impl LoadBalancer {
 
     /// Sends a backend's answer back to the client.
     #[inline]
-    fn return_to_client(
-        &mut self,
+    fn return_to_client(&mut self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
+        let headers = *packet.headers();
+        if headers.flags.has_ports() {
+            return self.restore_source(&mut affinity.replies, packet, &headers);
+        }
+        if headers.flags.is_fragment() {
+            return self.return_fragment_to_client(affinity, packet);
+        }
+        let done = self.return_error_to_client(&affinity.replies, packet);
+        self.count_dropped_error(done, packet)
+    }
+
+    /// Restores the source of an answer with ports.
+    #[inline]
+    fn restore_source(
+        &self,
         replies: &mut FlowTable<FlowKey, ReplyFlow>,
         packet: &mut Packet<'_>,
+        headers: &Headers,
     ) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
-        let headers = *packet.headers();
-        if !headers.flags.has_ports() {
-            let done = self.return_error_to_client(replies, packet);
-            return self.count_dropped_error(done, packet);
-        }
-        let key = FlowKey::of(&headers, packet.bytes())?;
+        let key = FlowKey::of(headers, packet.bytes())?;
         let reply = replies.use_flow(&key)?;
         if now_ns.saturating_sub(reply.last_ns) > self.timeout_ns {
             return None;
@@ -256,12 +285,56 @@ impl LoadBalancer {
         reply.last_ns = now_ns;
         let is_partial = packet.has_partial_checksum();
         let frame = packet.bytes_mut();
-        let fields = EndpointFields::find(frame, &headers, Side::Forward)?;
+        let fields = EndpointFields::find(frame, headers, Side::Forward)?;
         let old = fields.endpoint(frame)?;
         let mut new = old;
         new.address = reply.address;
         fields.write(frame, &old, &new, is_partial)
     }
+}
+
+/// Fragments: a first one like a whole packet, a later one like its first fragment.
+impl LoadBalancer {
+    #[cold]
+    #[inline(never)]
+    fn send_fragment_to_backend(
+        &self,
+        affinity: &mut Affinity,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let (headers, side) = (*packet.headers(), Side::Reply);
+        let fragment = Fragment::read(packet.bytes(), &headers)?;
+        let Some(whole) = headers_with_ports(&fragment, &headers) else {
+            let fragments = &mut affinity.fragments;
+            return fragments.translate_later(&fragment, packet, side);
+        };
+        let backend = self.balance(affinity, packet, &whole)?;
+        let mac = (backend.has_mac != 0).then_some(backend.mac);
+        affinity.fragments.remember(&fragment, packet, side, mac)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn return_fragment_to_client(
+        &self,
+        affinity: &mut Affinity,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let (headers, side) = (*packet.headers(), Side::Forward);
+        let fragment = Fragment::read(packet.bytes(), &headers)?;
+        let Some(whole) = headers_with_ports(&fragment, &headers) else {
+            let fragments = &mut affinity.fragments;
+            return fragments.translate_later(&fragment, packet, side);
+        };
+        self.restore_source(&mut affinity.replies, packet, &whole)?;
+        affinity.fragments.remember(&fragment, packet, side, None)
+    }
+}
+
+/// Returns the headers of a first fragment with ports.
+fn headers_with_ports(fragment: &Fragment, headers: &Headers) -> Option<Headers> {
+    let whole = fragment.headers_of_first(headers);
+    whole.filter(|whole| whole.flags.has_ports())
 }
 
 /// ICMP errors about packets of live flows. An error makes no flow and refreshes none.
@@ -376,7 +449,7 @@ impl Stateful for LoadBalancer {
     ) -> Verdict {
         let done = match self.side {
             Side::Forward => self.send_to_backend(affinity, packet),
-            Side::Reply => self.return_to_client(&mut affinity.replies, packet),
+            Side::Reply => self.return_to_client(affinity, packet),
         };
         done.into()
     }

@@ -9,8 +9,10 @@
 //! mapping (REQ-6). No hairpinning. An ICMP error about a packet of a live mapping is translated,
 //! with the packet that the error quotes (RFC 5508, REQ-3 to REQ-6).
 //!
-//! The function drops packets that it does not translate: fragments, since only the first fragment
-//! contains a port; other ICMP messages; every other protocol; packets with an authentication
+//! Later fragments get the address of their first fragment, which alone contains a port.
+//!
+//! The function drops packets that it does not translate: later fragments whose first fragment it
+//! does not know; other ICMP messages; every other protocol; packets with an authentication
 //! header (RFC 4302), which covers the addresses; packets of a family without an external address;
 //! packets from outside without a live mapping.
 
@@ -22,9 +24,9 @@ pub(crate) mod rewrite;
 pub use endpoint::Endpoint;
 pub use mappings::{Lifetime, Mappings, PORT_TRIES, SWEEP_SLOTS};
 
-use myelin_packet::IcmpQuote;
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;
+use myelin_packet::{Fragment, Headers, IcmpQuote};
 use myelin_spec::{NatConfig, Side};
 
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
@@ -58,10 +60,43 @@ impl Nat {
 
     #[inline]
     fn translate(&mut self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
+        let headers = *packet.headers();
+        if headers.flags.is_fragment() {
+            return self.translate_fragment(mappings, packet);
+        }
+        self.translate_whole(mappings, packet, &headers)
+    }
+
+    /// Translates a first fragment like a whole packet, and a later one like its first fragment.
+    #[cold]
+    #[inline(never)]
+    fn translate_fragment(
+        &mut self,
+        mappings: &mut Mappings,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let headers = *packet.headers();
+        let fragment = Fragment::read(packet.bytes(), &headers)?;
+        let Some(whole) = fragment.headers_of_first(&headers) else {
+            let fragments = &mut mappings.fragments;
+            return fragments.translate_later(&fragment, packet, self.side);
+        };
+        self.translate_whole(mappings, packet, &whole)?;
+        let fragments = &mut mappings.fragments;
+        fragments.remember(&fragment, packet, self.side, None)
+    }
+
+    #[inline]
+    fn translate_whole(
+        &mut self,
+        mappings: &mut Mappings,
+        packet: &mut Packet<'_>,
+        headers: &Headers,
+    ) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
-        let (headers, is_partial) = (*packet.headers(), packet.has_partial_checksum());
+        let is_partial = packet.has_partial_checksum();
         let frame = packet.bytes_mut();
-        let Some(fields) = EndpointFields::find(frame, &headers, self.side) else {
+        let Some(fields) = EndpointFields::find(frame, headers, self.side) else {
             return self.translate_or_count_error(mappings, packet);
         };
         let old = fields.endpoint(frame)?;

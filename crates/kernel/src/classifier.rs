@@ -2,6 +2,7 @@
 //! port. This module writes the tables that `classify.h` reads. [`myelin_packet::classifier`]
 //! specifies the matching.
 
+mod banks;
 mod buckets;
 mod fragments;
 pub(crate) mod keys;
@@ -9,18 +10,16 @@ mod tables;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
 use myelin_packet::Match;
 use myelin_packet::classifier::{ClassifierError, MAX_MASKS, Mask, MatchKey};
 
+use self::banks::MaskBanks;
 use self::fragments::{FragmentMatches, number_of};
-use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
+use self::keys::key_words;
 pub(crate) use self::tables::ClassifierTables;
 use crate::Error;
-use crate::map::create_mapped;
-use crate::mapped_array::MappedArray;
 use crate::numbers::NumberRange;
 
 /// A mask in use at a port.
@@ -63,10 +62,7 @@ pub(crate) struct PortMatches {
     /// Name of the interface, for errors.
     interface: String,
     tables: Arc<ClassifierTables>,
-    map: MapHandle,
-    banks: MappedArray,
-    /// Number of the bank that the programs read.
-    active: u64,
+    banks: MaskBanks,
     /// The port's number in the keys.
     port: u16,
     /// The masks of each family, the most specific mask first.
@@ -86,13 +82,10 @@ impl PortMatches {
         interface: &str,
         port: u16,
     ) -> Result<Self, Error> {
-        let (map, banks) = create_mapped("masks", BANKS_WORDS * 8, 1)?;
         Ok(Self {
             interface: interface.to_owned(),
             tables: Arc::clone(tables),
-            map,
-            banks,
-            active: 0,
+            banks: MaskBanks::new("masks")?,
             port,
             masks: [Vec::new(), Vec::new()],
             entries: HashMap::new(),
@@ -110,7 +103,7 @@ impl PortMatches {
 
     /// Returns the map of the port's masks.
     pub(crate) fn map(&self) -> &MapHandle {
-        &self.map
+        self.banks.map()
     }
 
     /// Returns the map of the port's masks for fragments.
@@ -153,19 +146,21 @@ impl PortMatches {
             .entries
             .get(&(masks[0], key))
             .map(|(held, to)| (*held, Arc::clone(to)));
-        for (i, mask) in masks.iter().enumerate() {
-            if let Err(error) = self.put(*mask, rule, target) {
-                for mask in &masks[..i] {
-                    // Ignore a failure to restore: the caller gets the first error.
-                    let _ = match &before {
-                        Some((held, before)) => self.put(*mask, held, before),
-                        None => self.remove_under_mask(*mask, rule).map(drop),
-                    };
-                }
-                return Err(error);
-            }
+        let mut masks_left = masks.iter();
+        let outcome = masks_left.try_for_each(|mask| self.put(*mask, rule, target));
+        if outcome.is_err() {
+            let done = &masks[..masks.len() - masks_left.len()];
+            // Ignore a failure to restore: the caller gets the first error.
+            let _ = match &before {
+                Some((held, before)) => done
+                    .iter()
+                    .try_for_each(|mask| self.put(*mask, held, before)),
+                None => self.remove_under_masks(done, rule).map(drop),
+            };
         }
-        Ok(())
+        // Each mask is published after its first key, so look-ups under the mask find the key.
+        self.publish_masks();
+        outcome
     }
 
     fn error(&self, cause: ClassifierError) -> Error {
@@ -173,6 +168,7 @@ impl PortMatches {
         Error::Classifier { interface, cause }
     }
 
+    /// Adds a match under one of its masks. The caller publishes the masks.
     fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
         let (family, key) = (mask.family, MatchKey::of(rule));
         let used = &mut self.masks[family as usize];
@@ -192,7 +188,6 @@ impl PortMatches {
             .entries
             .insert((mask, key), (*rule, Arc::clone(target)));
         *self.match_counts.entry(target.number.start()).or_default() += 1;
-        // Guard the match before its mask is in use.
         let guarded = self.fragments.insert(rule, mask);
         if let Some((held, before)) = before {
             self.decrement_match_count(&before);
@@ -201,17 +196,9 @@ impl PortMatches {
         let used = &mut self.masks[family as usize];
         match at {
             Ok(at) => used[at].keys += usize::from(is_new),
-            // Add the mask after its first key, so look-ups under the mask find the key.
             Err(at) => {
-                used.insert(
-                    at,
-                    UsedMask {
-                        mask,
-                        number,
-                        keys: 1,
-                    },
-                );
-                self.publish_masks();
+                let keys = 1;
+                used.insert(at, UsedMask { mask, number, keys });
             }
         }
         guarded
@@ -219,11 +206,7 @@ impl PortMatches {
 
     /// Removes `rule`. Returns false if the rule does not exist.
     pub(crate) fn remove(&mut self, rule: &Match) -> Result<bool, Error> {
-        let mut removed = false;
-        for mask in list_masks(rule) {
-            removed |= self.remove_under_mask(mask, rule)?;
-        }
-        Ok(removed)
+        self.remove_under_masks(&list_masks(rule), rule)
     }
 
     /// Removes `rule` if it has this target.
@@ -232,41 +215,49 @@ impl PortMatches {
         rule: &Match,
         target: &Arc<ChainTarget>,
     ) -> Result<(), Error> {
-        for mask in list_masks(rule) {
-            let held = self.entries.get(&(mask, MatchKey::of(rule)));
-            if held.is_some_and(|(_, to)| Arc::ptr_eq(to, target)) {
-                self.remove_under_mask(mask, rule)?;
-            }
-        }
-        Ok(())
+        let mut masks = list_masks(rule);
+        masks.retain(|mask| {
+            let held = self.entries.get(&(*mask, MatchKey::of(rule)));
+            held.is_some_and(|(_, to)| Arc::ptr_eq(to, target))
+        });
+        self.remove_under_masks(&masks, rule).map(drop)
     }
 
-    fn remove_under_mask(&mut self, mask: Mask, rule: &Match) -> Result<bool, Error> {
+    /// Removes `rule` under these masks. Returns false if the rule exists under none.
+    fn remove_under_masks(&mut self, masks: &[Mask], rule: &Match) -> Result<bool, Error> {
         let key = MatchKey::of(rule);
-        if self
-            .entries
-            .get(&(mask, key))
-            .is_none_or(|(held, _)| held != rule)
-        {
-            return Ok(false);
+        let mut numbers = Vec::with_capacity(masks.len());
+        for mask in masks {
+            let held = self.entries.get(&(*mask, key));
+            if held.is_some_and(|(held, _)| held == rule) {
+                numbers.extend(self.release_mask(*mask).map(|number| (*mask, number)));
+            }
         }
+        // A mask leaves before its last key.
+        self.publish_masks();
+        for (mask, number) in &numbers {
+            let words = key_words(mask.family, &key, *number, self.port);
+            self.tables.remove(mask.family, &words)?;
+            if let Some((held, target)) = self.entries.remove(&(*mask, key)) {
+                self.decrement_match_count(&target);
+                self.fragments.remove(&held, *mask)?;
+            }
+        }
+        self.fragments.publish_masks();
+        Ok(!numbers.is_empty())
+    }
+
+    /// Counts one key less under a mask, and removes a mask without keys. Returns the mask's
+    /// number. The caller publishes the masks.
+    fn release_mask(&mut self, mask: Mask) -> Option<u8> {
         let used = &mut self.masks[mask.family as usize];
-        let Some(at) = used.iter().position(|u| u.mask == mask) else {
-            return Ok(false);
-        };
+        let at = used.iter().position(|u| u.mask == mask)?;
         let number = used[at].number;
         used[at].keys -= 1;
         if used[at].keys == 0 {
             used.remove(at);
-            self.publish_masks();
         }
-        let words = key_words(mask.family, &key, number, self.port);
-        self.tables.remove(mask.family, &words)?;
-        if let Some((held, target)) = self.entries.remove(&(mask, key)) {
-            self.decrement_match_count(&target);
-            self.fragments.remove(&held, mask)?;
-        }
-        Ok(true)
+        Some(number)
     }
 
     /// Removes all matches.
@@ -278,7 +269,7 @@ impl PortMatches {
             .collect();
         for (mask, rule) in entries {
             // A failure is harmless: the key has a port number that the plane reuses late.
-            let _ = self.remove_under_mask(mask, &rule);
+            let _ = self.remove_under_masks(&[mask], &rule);
         }
     }
 
@@ -297,17 +288,15 @@ impl PortMatches {
         self.match_counts.contains_key(&number)
     }
 
-    /// Writes the masks into the inactive bank, then activates that bank.
+    /// Lets the programs read the masks in use.
     fn publish_masks(&mut self) {
-        let next = 1 - self.active;
+        // Guard a match before its mask is in use.
+        self.fragments.publish_masks();
         let masks = self.masks.each_ref().map(|used| {
             let entries = used.iter().map(|mask| (mask.mask, mask.number));
-            entries.collect::<Vec<_>>()
+            entries.collect()
         });
-        write_bank(&self.banks, next, &masks);
-        let active: u64 = bytemuck::cast([next as u32, 0]);
-        self.banks.words()[0].store(active, Ordering::Release);
-        self.active = next;
+        self.banks.publish(masks);
     }
 }
 
@@ -317,22 +306,6 @@ impl Drop for PortMatches {
             self.remove_all();
         }
     }
-}
-
-/// Writes the masks of both families with their numbers into the bank `bank`.
-fn write_bank(banks: &MappedArray, bank: u64, masks: &[Vec<(Mask, u8)>; 2]) {
-    let mut words = vec![0_u64; BANK_WORDS];
-    let counts = masks.each_ref().map(|masks| masks.len() as u32);
-    words[0] = bytemuck::cast(counts);
-    for (family, masks) in masks.iter().enumerate() {
-        for (i, (mask, number)) in masks.iter().enumerate() {
-            let at = 1 + (family * MAX_MASKS + i) * MASK_WORDS;
-            let entry = MaskEntry::new(*mask, *number);
-            words[at..at + MASK_WORDS].copy_from_slice(bytemuck::cast_slice(&[entry]));
-        }
-    }
-    let at = 1 + bank as usize * BANK_WORDS;
-    banks.write(at * 8, bytemuck::cast_slice(&words));
 }
 
 fn list_masks(rule: &Match) -> Vec<Mask> {

@@ -89,6 +89,7 @@ mod sys;
 pub mod test_run;
 #[cfg(test)]
 mod tests;
+mod translated_fragments;
 
 pub use attach::{TrafficDirection, XdpMode};
 pub use block::Block;

@@ -13,6 +13,7 @@ use crate::flows;
 use crate::hop::Hop;
 use crate::map::{NamedMap, create, create_filled, put};
 use crate::state::{FunctionState, FunctionStates, MapShape};
+use crate::translated_fragments::TRANSLATIONS;
 
 /// `struct load_balancer`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -62,7 +63,7 @@ pub(crate) fn get_or_create_state(
         value: REPLY,
         ..flows
     };
-    let maps = [flows, totals, replies];
+    let maps = [flows, totals, replies, TRANSLATIONS];
     let shape = FunctionConfig::LoadBalancer(config.state_config());
     states.get_or_create(function.state.as_ref(), &shape, &maps)
 }

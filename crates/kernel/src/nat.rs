@@ -12,6 +12,7 @@ use myelin_spec::{FunctionConfig, FunctionInstance, NatConfig, Side};
 
 use crate::hop::Hop;
 use crate::state::{FunctionState, FunctionStates, MapShape};
+use crate::translated_fragments::TRANSLATIONS;
 use crate::{Error, flows};
 
 /// `struct nat`.
@@ -129,6 +130,7 @@ pub(crate) fn get_or_create_state(
             entries: 1,
             flags: 0,
         },
+        TRANSLATIONS,
     ];
     let shape = FunctionConfig::Nat(config.state_config());
     states.get_or_create(function.state.as_ref(), &shape, &maps)

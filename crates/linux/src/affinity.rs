@@ -46,10 +46,15 @@ pub fn get(thread: u32) -> Result<Vec<usize>> {
         .collect())
 }
 
-/// Returns the highest CPU number that the calling thread may use, plus one.
-pub fn count_cores() -> u32 {
+/// Returns the highest CPU number that the calling thread may use.
+pub fn highest_core() -> u32 {
     let allowed = get(0).unwrap_or_default();
-    allowed.last().map_or(1, |&last| last as u32 + 1)
+    allowed.last().map_or(0, |&last| last as u32)
+}
+
+/// Returns how many CPUs the calling thread may use.
+pub fn count_cores() -> usize {
+    get(0).map_or(1, |allowed| allowed.len())
 }
 
 /// Returns whether the CPU is present and online (Documentation/core-api/cpu_hotplug.rst).

@@ -7,6 +7,11 @@
 //! another program's resource, because a namespace names its owner, a process has its start time,
 //! and only this run uses the link's name.
 
+mod removal;
+mod resource;
+#[cfg(test)]
+mod tests;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -16,125 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::{Link, LinkId};
-use crate::netlink::{Netlink, Request};
-use crate::process::Process;
-use crate::{bpffs, cgroup, htb, link, netns, procfs};
 
-/// A resource that outlives the process that makes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Resource {
-    /// A named network namespace, made by [`netns::Netns::create_owned`].
-    Netns {
-        /// Name under `/run/netns`.
-        name: String,
-        /// Owner that the creator recorded. A removal keeps a namespace of another owner.
-        owner: String,
-    },
-    /// A link in the namespace of the process that removes it. For a veth, the kernel removes the
-    /// other end too.
-    Link {
-        /// Name of the link. Only this run uses the name.
-        name: String,
-    },
-    /// The promiscuous mode of another program's link, if the mode was off before this run.
-    Promiscuous(ForeignLink),
-    /// The qdisc that [`htb::create`] or [`crate::fq::create`] added to another program's link.
-    Qdisc(ForeignLink),
-    /// A mounted eBPF file system with its pinned objects.
-    Bpffs {
-        /// Mount point of the file system.
-        path: PathBuf,
-    },
-    /// All processes with this argument, and their descendants. This record is for processes whose
-    /// numbers are unknown before the start.
-    Processes {
-        /// A whole argument of the command line. Only this run uses the argument.
-        argument: String,
-    },
-    /// A control group with all its processes and subgroups.
-    Cgroup {
-        /// Path of the group, `myelin-RUN/NAME`. Only this run uses `RUN`.
-        path: String,
-    },
-    /// Hugepage files, in every hugetlbfs.
-    HugePages {
-        /// Prefix of the file names: DPDK's `--file-prefix`.
-        prefix: String,
-    },
-    /// A file, a socket, or an object pinned in an eBPF file system.
-    File {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// A directory and its contents.
-    Directory {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-}
-
-/// Another program's link. The other program may rename the link, and give the old name to another
-/// link. So the index in the link's namespace identifies the link.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForeignLink {
-    /// Name of the link when the record was written.
-    pub name: String,
-    /// Interface index. `None` in a journal of an older version: the name identifies the link, in
-    /// the namespace of the process that removes the resource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ifindex: Option<u32>,
-    /// Cookie of the link's network namespace ([`Netlink::namespace_cookie`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<u64>,
-}
-
-impl ForeignLink {
-    /// Describes a link in the namespace of `netlink`.
-    pub fn new(netlink: &Netlink, link: &Link) -> Result<Self> {
-        Ok(Self {
-            name: link.name.clone(),
-            ifindex: Some(link.index),
-            namespace: Some(netlink.namespace_cookie()?),
-        })
-    }
-
-    /// Finds the link, with a socket in the link's namespace. Returns `None` if the link or the
-    /// namespace does not exist, or if the namespace has no name.
-    fn find(&self) -> Result<Option<(Netlink, Link)>> {
-        let mut netlink = Netlink::open()?;
-        if let Some(cookie) = self.namespace
-            && netlink.namespace_cookie()? != cookie
-        {
-            match netns::find_by_cookie(cookie) {
-                Some(namespace) => netlink = Netlink::open_in(&namespace)?,
-                None => return Ok(None),
-            }
-        }
-        let found = match self.ifindex {
-            Some(index) => netlink.link_by_index(index),
-            None => netlink.link(&self.name),
-        };
-        match found {
-            Ok(link) => Ok(Some((netlink, link))),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Applies a change to the link, if the link still exists.
-    fn change(
-        &self,
-        change: impl FnOnce(&mut Netlink, &LinkId) -> Result<Option<Request>>,
-    ) -> Result<()> {
-        let Some((mut netlink, link)) = self.find()? else {
-            return Ok(());
-        };
-        let request = change(&mut netlink, &link.id())?;
-        ignore_missing_link(netlink.apply(request))
-    }
-}
+pub use removal::remove;
+pub use resource::{ForeignLink, Resource};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -156,6 +45,10 @@ struct OpenJournal {
 #[derive(Debug)]
 struct JournalState {
     file: File,
+    /// Length of the complete records, bytes.
+    len: u64,
+    /// Whether the file may have a part of a record behind them.
+    is_torn: bool,
     /// Resources that may exist, oldest first.
     live: Vec<Resource>,
 }
@@ -238,7 +131,12 @@ impl Journal {
         }
         Ok(Self(Arc::new(OpenJournal {
             path: path.to_owned(),
-            records: Mutex::new(JournalState { file, live }),
+            records: Mutex::new(JournalState {
+                file,
+                len: complete as u64,
+                is_torn: false,
+                live,
+            }),
         })))
     }
 
@@ -303,14 +201,18 @@ impl Journal {
 
     /// Removes all resources that may exist, then the journal. After a failure, continues with the
     /// other resources and returns the first error. A resource that is not removed stays in the
-    /// journal.
+    /// journal. A full disk that cannot record a removal is no failure, because the journal ends or
+    /// a later process repeats the removal.
     pub fn remove_all(&self) -> Result<()> {
         let mut outcome = Ok(());
         for resource in self.replay() {
-            let done = remove(&resource).and_then(|()| self.record_removal(&resource));
-            if outcome.is_ok() {
-                outcome = done;
+            let done = remove(&resource);
+            if done.is_ok()
+                && let Err(error) = self.record_removal(&resource)
+            {
+                tracing::debug!(?resource, %error, "cannot record a removal");
             }
+            outcome = outcome.and(done);
         }
         outcome?;
         let path = &self.0.path;
@@ -319,84 +221,37 @@ impl Journal {
     }
 
     fn append(&self, records: &mut JournalState, record: &JournalRecord) -> Result<()> {
-        let action = || format!("write journal {}", self.0.path.display());
-        let mut line = serde_json::to_string(record)
-            .map_err(|error| Error::os(action(), io::Error::from(error)))?;
+        let failed = |error| Error::os(format!("write journal {}", self.0.path.display()), error);
+        let mut line =
+            serde_json::to_string(record).map_err(|error| failed(io::Error::from(error)))?;
         line.push('\n');
+        records.append(line.as_bytes()).map_err(failed)
+    }
+}
+
+impl JournalState {
+    /// Appends a line. A full disk may take a part of the line: cuts that part, so that the next
+    /// record starts a new line.
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        self.cut_torn_record()?;
         // No fsync: the journal must survive this process, but no recorded resource survives a
         // restart of the machine.
-        records
-            .file
-            .write_all(line.as_bytes())
-            .map_err(|error| Error::os(action(), error))
-    }
-}
-
-/// Removes a resource. Succeeds if the resource does not exist or belongs to another program.
-pub fn remove(resource: &Resource) -> Result<()> {
-    match resource {
-        Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
-        Resource::Link { name } => delete_link(name),
-        Resource::Promiscuous(link) => {
-            link.change(|_, link| Ok(Some(link::set_promiscuous(link, false))))
+        if let Err(error) = self.file.write_all(line) {
+            self.is_torn = true;
+            // If this fails, the next record tries again.
+            let _ = self.cut_torn_record();
+            return Err(error);
         }
-        // `own_qdisc` ignores another program's qdisc.
-        Resource::Qdisc(link) => link.change(|netlink, link| {
-            Ok(htb::own_qdisc(netlink, link)?.map(|kind| htb::delete(link, &kind)))
-        }),
-        Resource::Bpffs { path } => bpffs::unmount(path),
-        Resource::Processes { argument } => {
-            for pid in procfs::find_processes(|arguments| arguments.contains(argument))? {
-                if pid != std::process::id()
-                    && let Ok(process) = Process::of(pid)
-                {
-                    process.kill_tree()?;
-                }
-            }
-            Ok(())
+        self.len += line.len() as u64;
+        Ok(())
+    }
+
+    fn cut_torn_record(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.len)?;
+            self.is_torn = false;
         }
-        Resource::Cgroup { path } => cgroup::remove(path),
-        Resource::HugePages { prefix } => remove_hugepages(prefix),
-        Resource::File { path } => ignore_missing(fs::remove_file(path), "file", path),
-        Resource::Directory { path } => ignore_missing(fs::remove_dir_all(path), "directory", path),
-    }
-}
-
-/// Removes the hugepage files with this prefix. The kernel frees the memory of a file after the
-/// last process that maps the file.
-fn remove_hugepages(prefix: &str) -> Result<()> {
-    let start = format!("{prefix}map_");
-    for directory in procfs::find_mounts("hugetlbfs")? {
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&start) {
-                ignore_missing(fs::remove_file(entry.path()), "file", &entry.path())?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Removes a link of this run, if the link still exists.
-fn delete_link(name: &str) -> Result<()> {
-    let mut netlink = Netlink::open()?;
-    let found = netlink.link(name);
-    ignore_missing_link(found.and_then(|found| netlink.apply([link::delete(&found.id())])))
-}
-
-fn ignore_missing_link(outcome: Result<()>) -> Result<()> {
-    match outcome {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
-    }
-}
-
-fn ignore_missing(outcome: io::Result<()>, object: &str, path: &Path) -> Result<()> {
-    match outcome {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(
-            format!("remove {object} {}", path.display()),
-            error,
-        )),
-        _ => Ok(()),
+        Ok(())
     }
 }
 
@@ -420,282 +275,4 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Resource>> {
         }
     }
     Ok(live)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::link::VethEnd;
-    use crate::netns::Netns;
-    use crate::tests::{Child, Namespace, link_name, namespace_name, root_or_skip, stdout_of};
-    use proptest::prelude::*;
-
-    /// Removes the resources that a failed test leaves behind.
-    struct Cleanup<'a>(&'a [Resource]);
-
-    impl Drop for Cleanup<'_> {
-        fn drop(&mut self) {
-            for resource in self.0.iter().rev() {
-                let _ = remove(resource);
-            }
-        }
-    }
-
-    fn file(number: u8) -> Resource {
-        Resource::File {
-            path: format!("/nowhere/{number}").into(),
-        }
-    }
-
-    proptest! {
-        /// After a cut at any byte, as `kill -9` causes, the journal contains a prefix of the
-        /// records and can continue.
-        #[test]
-        fn a_journal_cut_at_any_byte_is_readable_and_continues(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
-            let directory = tempfile::tempdir().unwrap();
-            let path = directory.path().join("run/journal");
-            let journal = Journal::open(&path).unwrap();
-            let mut states = vec![Vec::new()];
-            for (make, number) in steps {
-                let mut state: Vec<Resource> = states.last().unwrap().clone();
-                if make {
-                    journal.record_intent(&file(number)).unwrap();
-                    state.push(file(number));
-                } else {
-                    journal.record_removal(&file(number)).unwrap();
-                    if let Some(position) = state.iter().rposition(|live| *live == file(number)) {
-                        state.remove(position);
-                    }
-                }
-                let reversed: Vec<Resource> = state.iter().rev().cloned().collect();
-                prop_assert_eq!(journal.replay(), reversed);
-                states.push(state);
-            }
-            let text = fs::read(&path).unwrap();
-            let cut = cut.index(text.len() + 1);
-            fs::write(&path, &text[..cut]).unwrap();
-            let journal = Journal::open(&path).unwrap();
-            prop_assert!(states.contains(&journal.records().live));
-            let mut expected = journal.records().live.clone();
-            expected.push(file(9));
-            journal.record_intent(&file(9)).unwrap();
-            let again = Journal::open(&path).unwrap();
-            prop_assert_eq!(&again.records().live, &expected);
-        }
-    }
-
-    #[test]
-    fn all_recorded_resources_are_removed_and_nothing_else() {
-        if !root_or_skip("all_recorded_resources_are_removed_and_nothing_else") {
-            return;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let journal = Journal::open(&below("journal")).unwrap();
-        let (name, link) = (namespace_name("journal"), link_name('j'));
-        let argument = format!("47{}.125", std::process::id());
-        let mut marked = Child::spawn_sleep(&argument);
-        let group = format!("myelin-t{}/journal", std::process::id());
-        let resources = [
-            Resource::Netns {
-                name: name.clone(),
-                owner: "run 1".into(),
-            },
-            Resource::Link { name: link.clone() },
-            Resource::Bpffs { path: below("bpf") },
-            Resource::Processes {
-                argument: argument.clone(),
-            },
-            Resource::Cgroup {
-                path: group.clone(),
-            },
-            Resource::File {
-                path: below("file"),
-            },
-            Resource::Directory {
-                path: below("directory"),
-            },
-        ];
-        let _guard = Cleanup(&resources);
-        for resource in &resources {
-            journal.record_intent(resource).unwrap();
-        }
-        let namespace = Netns::create_owned(&name, "run 1").unwrap();
-        let far = VethEnd {
-            namespace: Some(&namespace),
-            ..VethEnd::named("eth0")
-        };
-        Netlink::open()
-            .unwrap()
-            .apply([link::create_veth(&VethEnd::named(&link), &far).unwrap()])
-            .unwrap();
-        bpffs::mount(&below("bpf")).unwrap();
-        cgroup::Cgroup::create(&group, &cgroup::Limits::default()).unwrap();
-        fs::write(below("file"), "x").unwrap();
-        fs::create_dir_all(below("directory/deeper")).unwrap();
-        fs::write(below("other"), "x").unwrap();
-
-        // Another process opens the journal, as after `kill -9`.
-        drop(journal);
-        let journal = Journal::open(&below("journal")).unwrap();
-        assert_eq!(
-            journal.replay(),
-            resources.iter().rev().cloned().collect::<Vec<_>>()
-        );
-        journal.remove_all().unwrap();
-        assert!(
-            !Path::new(netns::DIRECTORY).join(&name).exists()
-                && Netlink::open()
-                    .unwrap()
-                    .link(&link)
-                    .unwrap_err()
-                    .is_not_found()
-        );
-        assert!(marked.wait().unwrap().code().is_none());
-        let mounts = ["cgroup", "cgroup2"].map(|kind| procfs::find_mounts(kind).unwrap());
-        assert!(mounts.iter().flatten().count() > 0);
-        assert!(
-            mounts
-                .iter()
-                .flatten()
-                .all(|mount| !mount.join(&group).exists())
-        );
-        let left: Vec<_> = fs::read_dir(directory.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        assert_eq!(left, ["other"]);
-        for resource in &resources {
-            remove(resource).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_record_of_an_older_version_has_no_index() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("journal");
-        let line = |verb: &str, kind: &str| {
-            format!("{{\"{verb}\":{{\"kind\":\"{kind}\",\"name\":\"eth0\"}}}}\n")
-        };
-        let removed = line("intended", "qdisc") + &line("removed", "qdisc");
-        fs::write(&path, line("intended", "promiscuous") + &removed).unwrap();
-        let old = Resource::Promiscuous(ForeignLink {
-            name: "eth0".into(),
-            ifindex: None,
-            namespace: None,
-        });
-        let journal = Journal::open(&path).unwrap();
-        assert_eq!(journal.replay(), [old]);
-        let new = Resource::Qdisc(ForeignLink {
-            name: "eth0".into(),
-            ifindex: Some(7),
-            namespace: Some(u64::MAX),
-        });
-        journal.record_intent(&new).unwrap();
-        assert_eq!(Journal::open(&path).unwrap().replay()[0], new);
-    }
-
-    #[test]
-    fn promiscuous_mode_is_undone_on_the_link_with_the_index_and_on_no_other() {
-        if !root_or_skip("promiscuous_mode_is_undone_on_the_link_with_the_index_and_on_no_other") {
-            return;
-        }
-        let home = Namespace::new("index");
-        let mut netlink = Netlink::open_in(&home).unwrap();
-        let mut create = |name: &str| {
-            netlink.apply([link::create_bridge(name).unwrap()]).unwrap();
-            let made = netlink.link(name).unwrap();
-            netlink
-                .apply([link::set_promiscuous(&made.id(), true)])
-                .unwrap();
-            made
-        };
-        let first = create("first");
-        let recorded = Resource::Promiscuous(ForeignLink::new(&netlink, &first).unwrap());
-        // Another program renames the link and gives its name to another link.
-        let ip = |arguments: &[&str]| {
-            stdout_of("ip", &[&["-n", home.name().unwrap()], arguments].concat())
-        };
-        let promiscuous = |name: &str| ip(&["link", "show", name]).contains("PROMISC");
-        ip(&["link", "set", "first", "name", "renamed"]);
-        ip(&["link", "add", "first", "type", "bridge"]);
-        ip(&["link", "set", "first", "promisc", "on"]);
-        // The link that has the index in another namespace is another link.
-        let other = Namespace::new("index2");
-        let index = first.index.to_string();
-        let name = other.name().unwrap();
-        stdout_of(
-            "ip",
-            &[
-                "-n", name, "link", "add", "x", "index", &index, "type", "bridge",
-            ],
-        );
-        stdout_of("ip", &["-n", name, "link", "set", "x", "promisc", "on"]);
-        let shown = || stdout_of("ip", &["-n", name, "link", "show", "x"]);
-        // From the other namespace, as a later agent may run there.
-        other.enter(|| remove(&recorded)).unwrap().unwrap();
-        assert!(!promiscuous("renamed") && promiscuous("first"));
-        assert!(shown().contains("PROMISC"), "{}", shown());
-        ip(&["link", "del", "renamed"]);
-        home.enter(|| remove(&recorded)).unwrap().unwrap();
-        drop((netlink, home));
-        other.enter(|| remove(&recorded)).unwrap().unwrap();
-        assert!(shown().contains("PROMISC"), "{}", shown());
-    }
-
-    #[test]
-    fn hugepage_files_are_found_by_their_prefix() {
-        if !root_or_skip("hugepage_files_are_found_by_their_prefix") {
-            return;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let none = None::<&str>;
-        let flags = nix::mount::MsFlags::empty();
-        nix::mount::mount(none, directory.path(), Some("hugetlbfs"), flags, none).unwrap();
-        let prefix = format!("myelin-test-{}", std::process::id());
-        let (own, other) = (format!("{prefix}map_0"), format!("{prefix}0map_0"));
-        for name in [&own, &other] {
-            fs::write(directory.path().join(name), "").unwrap();
-        }
-        let removed = remove(&Resource::HugePages { prefix });
-        let left: Vec<_> = fs::read_dir(directory.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        nix::mount::umount(directory.path()).unwrap();
-        removed.unwrap();
-        assert_eq!(left, [&*other]);
-    }
-
-    #[test]
-    fn resources_that_cannot_be_removed_stay_recorded() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("journal");
-        fs::create_dir(directory.path().join("not-a-file")).unwrap();
-        fs::write(directory.path().join("file"), "x").unwrap();
-        let stuck = Resource::File {
-            path: directory.path().join("not-a-file"),
-        };
-        let journal = Journal::open(&path).unwrap();
-        journal
-            .record_intent(&Resource::File {
-                path: directory.path().join("file"),
-            })
-            .unwrap();
-        journal.record_intent(&stuck).unwrap();
-        let error = journal.remove_all().unwrap_err();
-        assert!(error.to_string().contains("not-a-file"), "{error}");
-        assert!(!directory.path().join("file").exists());
-        assert_eq!(Journal::open(&path).unwrap().replay(), [stuck]);
-    }
-
-    #[test]
-    fn the_error_names_a_malformed_line() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("journal");
-        fs::write(&path, "{\"intended\":{\"kind\":\"link\",\"name\":\"my0\"}}\n{\"intended\":{\"kind\":\"moon\"}}\n").unwrap();
-        let error = Journal::open(&path).unwrap_err();
-        assert!(error.to_string().contains("line 2 of journal"), "{error}");
-        assert!(error.to_string().contains("moon"), "{error}");
-    }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::classifier::{Mask, MatchKey};
 use crate::five_tuple::{FiveTuple, TCP, UDP};
 use crate::match_rule::Match;
-use crate::parse::{Headers, TCP_MIN_LEN, UDP_LEN, is_extension};
+use crate::parse::{Flags, Headers, TCP_MIN_LEN, UDP_LEN, is_extension};
 use crate::prefix::Family;
 
 /// What the front door does with the fragments of a match.
@@ -72,6 +72,8 @@ pub struct Fragment {
     pub datagram: DatagramId,
     /// The fragment's place in the datagram.
     pub part: FragmentPart,
+    /// Whether the fragment is the first one.
+    pub is_first: bool,
 }
 
 impl Fragment {
@@ -123,7 +125,21 @@ impl Fragment {
                 is_ipv6,
             },
             part,
+            is_first: offset == 0,
         })
+    }
+
+    /// Returns the headers of a first fragment as those of a whole packet, for UDP and TCP with
+    /// ports. `None` for a later fragment, and for one too short for the UDP header or TCP's fixed
+    /// part.
+    pub fn headers_of_first(&self, headers: &Headers) -> Option<Headers> {
+        let flags = headers.flags.without(Flags::FRAGMENT);
+        let flags = match self.part {
+            FragmentPart::First(_) => flags.with(Flags::PORTS),
+            FragmentPart::NoPorts if self.is_first => flags,
+            _ => return None,
+        };
+        Some(Headers { flags, ..*headers })
     }
 }
 

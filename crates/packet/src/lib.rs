@@ -45,7 +45,7 @@ pub use five_tuple::FiveTuple;
 pub use flow_key::FlowKey;
 pub use flow_marks::FlowMarks;
 pub use flow_record::{FlowCounts, FlowRecord, FlowState, FlowTotals, Flows, TrackedFlow};
-pub use fragments::FragmentHandling;
+pub use fragments::{Fragment, FragmentHandling};
 pub use hop_counters::HopCounters;
 pub use icmp_quote::IcmpQuote;
 pub use mac::MacAddr;

@@ -84,6 +84,12 @@ impl Flags {
         Self(self.0 | flags.0)
     }
 
+    /// Returns this set without `flags`.
+    #[must_use]
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
     /// Returns whether every flag of `flags` is set.
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0

@@ -62,7 +62,7 @@ pub(crate) fn profile_after(profile: Profile, chain: &ServiceChain, functions: u
 }
 
 const XDP_ONLY: &str = "all functions of the chain run in the kernel at the XDP hook, whose redirect bypasses every queue of \
-                        the egress interface; write `hook: tcx`, give a function `space: user`, or write `enforce: policer`";
+                        the egress interface; write `hook: tcx`, or give a function `space: user`";
 
 const ENDS_IN_KERNEL: &str = "with `mapping: distributed` the chain ends in a kernel function, after which a redirect bypasses \
                               every queue of the egress interface; give the last function `space: user`, or write `mapping: compact`";
@@ -70,14 +70,18 @@ const ENDS_IN_KERNEL: &str = "with `mapping: distributed` the chain ends in a ke
 const ENDS_IN_BOX: &str = "the chain ends in a black box, after which a redirect bypasses every queue of the \
                            egress interface; add a function with `space: user` after it";
 
-const SUPER_PACKETS: &str = "a worker does not shape super-packets; remove `worker: { superPackets: true }`, or write \
-                             `enforce: policer`";
+const SUPER_PACKETS: &str =
+    "a worker does not shape super-packets; remove `worker: { superPackets: true }`";
 
 fn shaper_error(chain: &ServiceChain, why: &'static str) -> PlanError {
-    let problem = format!(
-        ": spec.sla.enforce: `{}` needs a shaper, but {why}",
-        chain.sla.enforce
-    );
+    let (key, remedy) = match chain.sla.excess_queue_ns {
+        Some(_) => ("excess: `queue`".to_owned(), "remove `excess`"),
+        None => (
+            format!("enforce: `{}`", chain.sla.enforce),
+            "write `enforce: policer`",
+        ),
+    };
+    let problem = format!(": spec.sla.{key} needs a shaper, but {why}; or {remedy}");
     PlanError::new(chain, &chain.places.sla, problem)
 }
 

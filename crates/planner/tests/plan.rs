@@ -350,6 +350,7 @@ fn a_policer_with_a_short_burst_warns_of_what_tcp_gets() {
         ),
         ("{ protocol: udp }", "rate: 100Mbit", None),
         ("{}", "rate: 100Mbit, enforce: shaper", None),
+        ("{}", "rate: 15Mbit, excess: { queue: 20ms }", None),
         ("{}", "rate: 15Mbit, latency: 5ms", None),
         (
             "{ protocol: tcp }",

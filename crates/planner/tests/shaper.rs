@@ -134,3 +134,60 @@ fn shaper_error_at_xdp_suggests_the_hook_tcx() {
     let error = plan(&chain, &Costs::default(), &machine).unwrap_err();
     assert!(error.to_string().contains("`hook: tcx`"), "{error}");
 }
+
+fn planned_with_excess(function: &str, sla: &str, more: &str) -> Result<Plan, PlanError> {
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: tried }}\nspec:\n  match: {{}}\n  \
+         functions: [ {{ name: a, {function} }} ]\n  sla: {{ {sla} }}\n{more}"
+    );
+    let chains = parse(&text, &Source::new("tried.yaml"), &NoFiles);
+    let chain = chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    plan(&chain, &Costs::default(), &Machine::with_end_hosts(2))
+}
+
+#[test]
+fn bound_includes_the_wait_of_excess() {
+    for (function, place) in [(USER, ShaperPlace::Worker), (KERNEL, ShaperPlace::Qdisc)] {
+        let bound = |more: &str| {
+            let sla = format!("rate: 20kpps, burst: 4, enforce: both{more}");
+            let plan = planned_with_excess(function, &sla, "").unwrap();
+            assert_eq!(plan.shaper.map(|shaper| shaper.place), Some(place));
+            assert!(plan.admitted, "{:?}", plan.refusal);
+            plan.bound.unwrap().bound_ns
+        };
+        let (without, with) = (bound(""), bound(", excess: { queue: 5ms }"));
+        // The 100 packets of 5 ms may also arrive at once.
+        let more_ns = with - without;
+        assert!((5_000_000..6_000_000).contains(&more_ns), "{more_ns}");
+    }
+}
+
+#[test]
+fn excess_that_cannot_wait_is_refused_with_figures() {
+    let refusal = |sla: &str| planned_with_excess(USER, sla, "").unwrap();
+    // The rate is above the worker's, so the queue could never drain.
+    let endless = refusal("rate: 900Mpps, burst: 4, excess: { queue: 1us }");
+    let why = endless.refusal.unwrap();
+    assert!(
+        why.contains("exceed the capacity") && why.contains("packets/s"),
+        "{why}"
+    );
+    let late = refusal("rate: 20kpps, burst: 4, latency: 10ms, excess: { queue: 20ms }");
+    let why = late.refusal.unwrap();
+    assert!(why.contains("is above the agreed latency of 10ms"), "{why}");
+    assert!(
+        late.remedies.contains(&"no `excess`".to_owned()),
+        "{:?}",
+        late.remedies
+    );
+    let error = planned_with_excess(
+        KERNEL,
+        "rate: 20kpps, excess: { queue: 5ms }",
+        "  hook: xdp\n",
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("spec.sla.excess") && error.contains("remove `excess`"),
+        "{error}"
+    );
+}

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use myelin_api::units::DURATION;
 use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
 
 use crate::sla;
@@ -118,6 +119,13 @@ pub fn summary(plan: &Plan, width: u16) -> String {
 fn add_promise(out: &mut String, plan: &Plan, width: u16) {
     let contract = SlaContract::from(&plan.sla);
     add_field(out, "owed", &sla::format_terms(&contract), width);
+    if let Some(wait_ns) = plan.sla.excess_queue_ns {
+        let text = format!(
+            "waits for up to {}, in the worst case; the policer drops the rest",
+            DURATION.format(wait_ns)
+        );
+        add_field(out, "excess", &text, width);
+    }
     let worst = match (&plan.bound, plan.sla.latency_ns, &plan.no_bound) {
         (Some(bound), Some(owed_ns), _) => format!(
             "{} us, {:.0} % of the latency owed",

@@ -49,13 +49,14 @@ mod schema;
 pub mod secret;
 pub mod shaping;
 mod sharing;
+pub mod sla;
 pub mod suggest;
 pub mod units;
 mod yaml;
 
 pub use chain::{
-    ChainLocations, Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, PortDriver,
-    Ports, ServiceChain, Sla, WorkerSpec,
+    ChainLocations, Classify, Hook, Idle, Mapping, OnFailure, PortDriver, Ports, ServiceChain,
+    WorkerSpec,
 };
 pub use dpdk::DpdkDevice;
 pub use effect::{AddedBytes, AddedPackets, Cost, Effect};
@@ -70,6 +71,7 @@ pub use schema::schema;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 pub use sharing::{SharingPolicy, SharingSpec};
+pub use sla::{Enforce, FULL_FRAME, Sla};
 
 use error::{FaultLog, Span};
 

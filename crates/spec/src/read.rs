@@ -3,6 +3,7 @@
 //! Each file reads one part of a chain file and logs all faults of that part.
 
 mod chain;
+mod excess;
 mod files;
 mod function;
 mod isolation;

@@ -120,6 +120,7 @@ fn every_key_is_read() {
         burst_bits: Some(64_000),
         policing_burst_packets: Some(64),
         policing_burst_bits: None,
+        excess_queue_ns: None,
         enforce: Enforce::Both,
         shaper_queue: Some(100),
         shaper_delay_ns: Some(2_000_000),
@@ -404,4 +405,31 @@ spec:
         .collect();
     let container = Some("isolation: container");
     assert_eq!(demands, [container, Some("limits"), container, container]);
+}
+
+#[test]
+fn excess_that_waits_widens_the_policers_burst_by_the_traffic_of_the_wait() {
+    let sla = |keys: &str| {
+        let text = minimal("excess", &format!("  sla: {{ {keys} }}\n"));
+        chains(&text).remove(0).sla
+    };
+    let packets = sla("rate: 20kpps, burst: 4, excess: { queue: 20ms }");
+    let bucket = packets.policing_profile().packets.unwrap();
+    assert_eq!((bucket.rate(), bucket.burst()), (20_000, 404));
+    assert_eq!(packets.profile().packets.unwrap().burst(), 4);
+    assert_eq!(
+        (
+            packets.enforce,
+            packets.is_policed(),
+            packets.shaper_delay_ns()
+        ),
+        (Enforce::Both, true, 30_000_000)
+    );
+    let bits = sla("rate: 15Mbit, excess: { queue: 20ms }");
+    let bucket = bits.policing_profile().bits.unwrap();
+    assert_eq!(bucket.burst(), 32 * 1514 * 8 + 300_000);
+    assert!(!bits.has_tcp_burst);
+    assert_eq!(bits.shaper_queue(), 1024);
+    let late = sla("rate: 20kpps, latency: 50ms, excess: { queue: 20ms }");
+    assert_eq!(late.shaper_delay_ns(), 50_000_000);
 }

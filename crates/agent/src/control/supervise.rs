@@ -3,6 +3,7 @@
 //!
 //! The supervisor skips a worker that a request holds, so no request delays other restarts.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,19 +16,14 @@ use crate::node::workers::Worker;
 /// Time between two checks: a dead process is restarted within 100 ms.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Supervises until the node is dropped. A DPDK environment takes a fraction of a second to start,
-/// and a container may take seconds, so each kind has its own thread.
+/// Supervises until the node is dropped. A container may take seconds to start, so black boxes have
+/// their own thread, and so has each restart of a worker.
 pub(crate) fn start(node: &Arc<Node>) {
-    spawn_loop(node, |node| {
-        restart_workers(node, |worker| worker.devices.is_none());
-    });
-    spawn_loop(node, |node| {
-        restart_workers(node, |worker| worker.devices.is_some());
-    });
-    spawn_loop(node, restart_black_boxes);
+    spawn_loop(node, restart_workers);
+    spawn_loop(node, |node| restart_black_boxes(node));
 }
 
-fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Node) + Send + 'static) {
+fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Arc<Node>) + Send + 'static) {
     let node: Weak<Node> = Arc::downgrade(node);
     std::thread::spawn(move || {
         while let Some(node) = node.upgrade() {
@@ -38,27 +34,44 @@ fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Node) + Send + 'static) {
     });
 }
 
-fn restart_workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
-    for (key, worker) in node.parts.workers.members() {
-        if !is_wanted(&worker) {
+/// Starts a thread for each worker with a dead process, so that no slow start delays the others.
+fn restart_workers(node: &Arc<Node>) {
+    for (_, worker) in node.parts.workers.members() {
+        if !has_dead_process(&worker) || worker.is_restarting.swap(true, Ordering::AcqRel) {
             continue;
         }
-        for outcome in restart_dead_processes(&worker) {
-            if outcome == RestartOutcome::Restarted {
-                tracing::warn!(
-                    owner = key.owner,
-                    circuit = key.circuit,
-                    "a worker died and was restarted"
-                );
-                continue;
-            }
-            tracing::error!(
+        let node = Arc::clone(node);
+        std::thread::spawn(move || {
+            restart_worker(&node, &worker);
+            worker.is_restarting.store(false, Ordering::Release);
+        });
+    }
+}
+
+fn has_dead_process(worker: &Worker) -> bool {
+    let state = worker.try_lock_state();
+    state.is_some_and(|mut state| {
+        !worker.has_failed() && (!state.handle().is_alive() || state.has_dead_stage())
+    })
+}
+
+fn restart_worker(node: &Node, worker: &Worker) {
+    let key = &worker.key;
+    for outcome in restart_dead_processes(worker) {
+        if outcome == RestartOutcome::Restarted {
+            tracing::warn!(
                 owner = key.owner,
                 circuit = key.circuit,
-                "a worker ended too often and is no longer restarted: the worker's chains are `failed` until `myelin down`"
+                "a worker died and was restarted"
             );
-            fail_chains(node, &worker, &outcome);
+            continue;
         }
+        tracing::error!(
+            owner = key.owner,
+            circuit = key.circuit,
+            "a worker ended too often and is no longer restarted: the worker's chains are `failed` until `myelin down`"
+        );
+        fail_chains(node, worker, &outcome);
     }
 }
 

@@ -319,7 +319,7 @@ fn planner_machine(ingress: PortKind, egress: PortKind) -> Machine {
     Machine {
         ingress,
         egress,
-        ..Machine::with_end_hosts(affinity::count_cores())
+        ..Machine::with_end_hosts(affinity::highest_core() + 1)
     }
 }
 

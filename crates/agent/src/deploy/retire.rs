@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use myelin_kernel::Plane;
+use myelin_kernel::{CounterLine, Plane};
 
 use crate::deploy::switch_on::SwitchedOn;
 use crate::node::chains::{Generation, RunningChain, kernel_hook};
-use crate::node::layout::FrontDoor;
+use crate::node::layout::{FrontDoor, GenerationCounts};
 use crate::node::quiesce::{self, RealtimeGuard};
 use crate::pool::wait_until_unique;
 
@@ -27,6 +27,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Packet counts of one generation.
+#[derive(Debug, PartialEq, Eq)]
 struct DrainCounts {
     entered: u64,
     /// Packets that left at the egress or were dropped.
@@ -117,13 +118,26 @@ fn drain(plane: &Plane, previous: &Generation) {
 }
 
 fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
-    let figures = generation.read(plane);
-    let (door, out) = (figures.door, figures.packets_out);
-    let mut drops = figures.shaper.drops();
+    let mut figures = generation.read(plane);
     if generation.plan.qdisc_shaping().is_some() {
         // The program had counted these packets as sent before the full queue dropped them.
-        drops -= figures.shaper.full;
+        figures.shaper.full = 0;
     }
+    if generation.continues_door_counts() {
+        enter_at_first_function(&mut figures);
+    }
+    count_packets(&figures)
+}
+
+/// Replaces the counts of a front door that all generations share: its packets enter the next
+/// generation already. It passes a packet to the first function at once.
+fn enter_at_first_function(figures: &mut GenerationCounts) {
+    figures.entered = figures.hops.first().map_or(0, |first| first.packets_in);
+    figures.door = CounterLine::default();
+}
+
+fn count_packets(figures: &GenerationCounts) -> DrainCounts {
+    let (door, out, drops) = (figures.door, figures.packets_out, figures.shaper.drops());
     let mut counts = DrainCounts {
         entered: figures.entered,
         left: door.drops + door.policed + out + drops,
@@ -138,4 +152,41 @@ fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
         counts.steps += hop.packets_in + dropped + hop.emitted;
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::HopCounters;
+
+    use super::*;
+
+    #[test]
+    fn a_shared_front_door_does_not_keep_a_drained_generation_alive() {
+        let counts = |shared_packets: u64, packets_out: u64| {
+            let first = HopCounters {
+                packets_in: 40,
+                drops: 1,
+                ..HopCounters::default()
+            };
+            let mut figures = GenerationCounts {
+                entered: shared_packets,
+                door: CounterLine {
+                    packets: shared_packets,
+                    policed: 7,
+                    ..CounterLine::default()
+                },
+                hops: vec![first],
+                packets_out,
+                ..GenerationCounts::default()
+            };
+            enter_at_first_function(&mut figures);
+            count_packets(&figures)
+        };
+        let drained = counts(1000, 39);
+        assert_eq!((drained.entered, drained.left), (40, 40));
+        // Packets of the next generation are no step of this one.
+        assert_eq!(counts(1100, 39), drained);
+        let inside = counts(1000, 38);
+        assert!(inside.left < inside.entered && inside != drained);
+    }
 }

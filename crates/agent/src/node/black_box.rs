@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ pub(crate) struct BlackBox {
     /// which lists its processes.
     is_confined: bool,
     log_path: PathBuf,
+    /// Whether the program ended too often and is no longer restarted.
+    failed: Arc<AtomicBool>,
     state: Mutex<BlackBoxState>,
 }
 
@@ -87,8 +90,8 @@ struct BlackBoxState {
     last_end: Option<String>,
     /// The time at which the next process starts.
     due: Option<Instant>,
-    /// Whether the program ended too often and is no longer restarted.
-    failed: bool,
+    /// [`BlackBox::failed`], which is readable without the lock.
+    failed: Arc<AtomicBool>,
 }
 
 /// The beginning of each message: the position in the chain file, the chain and the function.
@@ -193,11 +196,12 @@ impl BlackBox {
             deaths: Deaths::default(),
             last_end: None,
             due: None,
-            failed: false,
+            failed: Arc::default(),
         };
         state.launch().map_err(|error| failed(&error))?;
         Ok(Self {
             log_path: state.log.path().to_owned(),
+            failed: Arc::clone(&state.failed),
             is_confined: function.sandbox.demand().is_some(),
             confinement,
             state: Mutex::new(state),
@@ -230,8 +234,7 @@ impl BlackBox {
 
     /// Whether the program ended too often and is no longer restarted.
     pub(crate) fn has_failed(&self) -> bool {
-        // A locked state means a restart, so the program has not failed.
-        self.state.try_lock().is_ok_and(|state| state.failed)
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// The container or the limits, if the black box has any.
@@ -334,7 +337,7 @@ impl BlackBoxState {
     /// Records an end of the program, and restarts the program after the delay.
     fn restart_if_ended(&mut self) -> Option<ExitAction> {
         self.log.truncate();
-        if self.failed || !self.is_supervised {
+        if self.failed.load(Ordering::Relaxed) || !self.is_supervised {
             return None;
         }
         if let Some(program) = &mut self.program {
@@ -363,7 +366,7 @@ impl BlackBoxState {
         tracing::warn!("{}: the program {end}", self.title);
         self.last_end = Some(end);
         if self.deaths.record_death(Instant::now()) {
-            self.failed = true;
+            self.failed.store(true, Ordering::Relaxed);
             self.set_link_down();
             // The program's children could keep running and fill the log.
             if let Err(error) = self.confinement.kill_all() {

@@ -112,7 +112,7 @@ impl Generation {
 
     /// Whether the front door keeps the counts of the previous generation, instead of starting from
     /// zero.
-    fn continues_door_counts(&self) -> bool {
+    pub(crate) fn continues_door_counts(&self) -> bool {
         matches!(self.layout.front_door(), FrontDoor::Worker(..))
     }
 }

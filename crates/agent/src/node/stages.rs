@@ -204,6 +204,15 @@ impl WorkerState {
         found.map(|stages| &mut stages.pipeline)
     }
 
+    /// Whether a stage that the agent still restarts is dead.
+    pub(crate) fn has_dead_stage(&mut self) -> bool {
+        self.pipelines.iter_mut().any(|stages| {
+            let mut processes = stages.pipeline.stages_mut().iter_mut();
+            !stages.failed.load(Ordering::Relaxed)
+                && processes.any(|stage| !stage.handle.is_alive())
+        })
+    }
+
     /// Restarts dead stages while the other stages keep running. Returns the outcome for each dead
     /// stage.
     pub(crate) fn restart_dead_stages(&mut self) -> Vec<RestartOutcome> {
@@ -217,19 +226,30 @@ impl WorkerState {
                 if stage.handle.is_alive() {
                     continue;
                 }
-                if deaths.record_death(Instant::now()) {
+                let started = if deaths.record_death(Instant::now()) {
+                    None
+                } else {
+                    Some(stage.handle.restart())
+                };
+                let has_failed = match started {
+                    None => true,
+                    Some(Ok(())) => {
+                        deaths.record_start();
+                        outcomes.push(RestartOutcome::Restarted);
+                        false
+                    }
+                    Some(Err(error)) => {
+                        tracing::error!(position = stage.position, %error, "cannot restart a stage");
+                        deaths.record_failed_start()
+                    }
+                };
+                if has_failed {
                     stages.failed.store(true, Ordering::Relaxed);
                     outcomes.push(RestartOutcome::StageFailed {
                         spi: stages.spi,
                         generation: stages.generation,
                     });
                     break;
-                }
-                match stage.handle.restart() {
-                    Ok(()) => outcomes.push(RestartOutcome::Restarted),
-                    Err(error) => {
-                        tracing::error!(position = stage.position, %error, "cannot restart a stage");
-                    }
                 }
             }
         }

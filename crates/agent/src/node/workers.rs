@@ -93,6 +93,8 @@ pub(crate) struct Worker {
     failed: AtomicBool,
     /// The cores of the node, to stop turns before the worker ends.
     pub(crate) cores: Arc<Cores>,
+    /// Whether a thread of the supervisor restarts the process or its stages.
+    pub(crate) is_restarting: AtomicBool,
     /// The pair of DPDK devices that the worker drives.
     pub(crate) devices: Option<Claim>,
     /// The worker's control group and container, if it has limits or isolation.
@@ -208,6 +210,7 @@ impl Worker {
             frame_size,
             failed: AtomicBool::new(false),
             cores: Arc::clone(&parts.cores),
+            is_restarting: AtomicBool::new(false),
             devices,
             confinement,
             _recorded: recorded,
@@ -473,7 +476,7 @@ pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
 
 /// The last core, because interrupts and other work usually use the first cores.
 fn default_core() -> u32 {
-    affinity::count_cores() - 1
+    affinity::highest_core()
 }
 
 fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {

@@ -176,7 +176,7 @@ fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
 fn plan_library(text: String) -> Result<(), Error> {
     let costs = myelin_agent::load_costs()?;
     for chain in agents::chain_source(text).parse()? {
-        let machine = Machine::with_end_hosts(myelin_linux::affinity::count_cores());
+        let machine = Machine::with_end_hosts(myelin_linux::affinity::highest_core() + 1);
         myelin_planner::plan(&chain, &costs, &machine)
             .map_err(|error| Error::Agent(myelin_api::ApiError::usage(error)))?;
     }

@@ -9,7 +9,7 @@ use myelin_packet::five_tuple::UDP;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 
-use super::lookup::{TestPackets, small_plane};
+use super::classifier::{TestPackets, small_plane};
 use crate::frames::{self, SplitMix};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Findings, Row, Session, ebpf};

@@ -7,7 +7,7 @@ use myelin_measure::Mode;
 use myelin_metrics::stats::Deployments;
 use myelin_spec::{FunctionConfig, XorConfig};
 
-use super::lookup::Door;
+use super::classifier::Door;
 use crate::round_trips::TripSubjects;
 use crate::sampling::{Sampling, Turns};
 use crate::variants::{self, VariantSpec};

@@ -10,7 +10,7 @@ use myelin_packet::routes::{Route, RouteTables};
 use myelin_packet::{MacAddr, Prefix};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
-use super::lookup;
+use super::classifier;
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, LookUpFunction,
 };
@@ -72,9 +72,9 @@ struct Loaded {
 impl Loaded {
     /// Mean time of a run, ns. Every run must send the packet.
     fn mean_ns(&self, program: usize, repeat: u32) -> Result<f64, Error> {
-        let meta = lookup::meta(&self.frame);
+        let meta = classifier::meta(&self.frame);
         let program = self.programs[program].as_fd();
-        lookup::mean_ns(program, self.hook, &self.frame, meta, repeat)
+        classifier::mean_ns(program, self.hook, &self.frame, meta, repeat)
     }
 }
 

@@ -7,7 +7,7 @@ use myelin_metrics::stats::Deployments;
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::FunctionConfig;
 
-use super::lookup::Door;
+use super::classifier::Door;
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Findings, Row, Session, ebpf, frames};
 

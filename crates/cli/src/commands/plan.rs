@@ -77,7 +77,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
 
 /// Describes this machine, with the ports that the chain names.
 fn describe_machine(chain: &myelin_spec::ServiceChain) -> Machine {
-    let mut machine = Machine::with_end_hosts(myelin_linux::affinity::count_cores());
+    let mut machine = Machine::with_end_hosts(myelin_linux::affinity::highest_core() + 1);
     if chain.is_over_dpdk() {
         machine.ingress = PortKind::Native;
         machine.egress = PortKind::Native;

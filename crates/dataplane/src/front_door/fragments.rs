@@ -1,6 +1,6 @@
 //! Fragments at the front door of a worker: same decisions as `kernel/src/bpf/fragments.h`.
 
-use myelin_packet::fragment_table::FragmentTable;
+use myelin_packet::fragment_table::{DATAGRAMS, FragmentTable};
 use myelin_packet::fragments::{Fragment, FragmentPart, FragmentRules};
 use myelin_packet::{Family, FiveTuple, FragmentHandling, Headers, Match};
 
@@ -10,7 +10,7 @@ use super::{DoorDecision, FrontDoor, MatchedChain};
 #[derive(Debug, Default)]
 pub(super) struct DoorFragments {
     rules: FragmentRules,
-    first: FragmentTable,
+    first: FragmentTable<[u16; 2]>,
     dropped: u64,
 }
 
@@ -19,7 +19,7 @@ impl DoorFragments {
     pub(super) fn insert(&mut self, rule: &Match) {
         self.rules.insert(rule);
         if [Family::V4, Family::V6].map(|family| self.rules.is_guarded(family)) != [false; 2] {
-            self.first.reserve();
+            self.first.reserve(DATAGRAMS);
         }
     }
 
@@ -51,7 +51,7 @@ impl DoorFragments {
                 Some(ports)
             }
             FragmentPart::FirstWithoutPorts => None,
-            FragmentPart::Later => self.first.ports(&fragment.datagram, now_ns),
+            FragmentPart::Later => self.first.find(&fragment.datagram, now_ns),
         };
         if known.is_none() && self.rules.drops(tuple) {
             return Err(());

@@ -61,7 +61,7 @@ impl FrameMemory {
             holder: OWNER,
             // The library holds all frames.
             is_handed_out: AtomicBool::new(true),
-            frames: units,
+            frames: starts.len() as u32,
             shift: ALIGNMENT.trailing_zeros(),
             room,
         };
@@ -90,6 +90,7 @@ mod tests {
     fn distances_between_frames_may_differ() {
         let library = Borrower::LIBRARY;
         let memory = make_memory(&[2048, 64, 640], 500).unwrap();
+        assert_eq!(memory.frames(), 3, "cache lines are no frames");
         assert_eq!(
             memory.held_frames().count(),
             0,

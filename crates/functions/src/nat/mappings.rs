@@ -27,6 +27,7 @@ use myelin_spec::NatConfig;
 use super::Endpoint;
 use crate::FlowPage;
 use crate::flow_table::FlowTable;
+use crate::translated_fragments::TranslatedFragments;
 
 /// Ports to try besides the inside port.
 pub const PORT_TRIES: u32 = 128;
@@ -88,6 +89,8 @@ pub struct Mappings {
     next_sweep_ns: u64,
     /// First slot of the sweep's next part. 0 between two sweeps.
     sweep_position: usize,
+    /// The translations of first fragments.
+    pub(super) fragments: TranslatedFragments,
 }
 
 impl Mappings {
@@ -106,6 +109,7 @@ impl Mappings {
             inward: FlowTable::new(config.flows as usize),
             next_sweep_ns: 0,
             sweep_position: 0,
+            fragments: TranslatedFragments::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Finds and replaces the address and the port of one endpoint of a packet.
 
+use std::ops::Range;
+
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::{Headers, checksum};
 use myelin_spec::Side;
@@ -38,7 +40,6 @@ impl EndpointFields {
         if is_ipv6 && is_authenticated(frame, l3, l4) {
             return None;
         }
-        let (source, length) = if is_ipv6 { (l3 + 8, 16) } else { (l3 + 12, 4) };
         let is_forward = side == Side::Forward;
         let (port, l4_checksum) = match headers.protocol {
             UDP => (l4, l4 + 6),
@@ -59,7 +60,7 @@ impl EndpointFields {
         };
         let has_ports = headers.flags.has_ports();
         Some(Self {
-            address: if is_forward { source } else { source + length },
+            address: address_range(headers, side).start,
             port: if is_forward || !has_ports {
                 port
             } else {
@@ -141,6 +142,49 @@ impl EndpointFields {
             checksum::l4_add(protocol, old_checksum, delta),
         )
     }
+}
+
+/// Returns the bytes of the address that a side translates.
+#[inline]
+fn address_range(headers: &Headers, side: Side) -> Range<usize> {
+    let l3 = usize::from(headers.l3);
+    let (source, length) = if headers.flags.is_ipv6() {
+        (l3 + 8, 16)
+    } else {
+        (l3 + 12, 4)
+    };
+    let start = match side {
+        Side::Forward => source,
+        Side::Reply => source + length,
+    };
+    start..start + length
+}
+
+/// Returns the address that a side translates; IPv4 in the first four bytes.
+pub(crate) fn read_address(frame: &[u8], headers: &Headers, side: Side) -> Option<[u8; 16]> {
+    let bytes = frame.get(address_range(headers, side))?;
+    let mut address = [0; 16];
+    address[..bytes.len()].copy_from_slice(bytes);
+    Some(address)
+}
+
+/// Replaces the address that a side translates, in a later fragment. Only the checksum of an IPv4
+/// header covers it there.
+pub(crate) fn replace_address(
+    frame: &mut [u8],
+    headers: &Headers,
+    side: Side,
+    new: &[u8; 16],
+) -> Option<()> {
+    let growth = address_growth(&read_address(frame, headers, side)?, new);
+    let bytes = frame.get_mut(address_range(headers, side))?;
+    bytes.copy_from_slice(&new[..bytes.len()]);
+    if headers.flags.is_ipv6() {
+        return Some(());
+    }
+    let at = usize::from(headers.l3) + 10;
+    let checksum = checksum::l4_add(0, read_word(frame, at)?, growth);
+    write_word(frame, at, checksum)
 }
 
 /// Returns whether an IPv6 packet has an authentication header among its extension headers. That

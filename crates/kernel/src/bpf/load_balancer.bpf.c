@@ -11,6 +11,7 @@
 #include "nat.h"
 #include "nat_error.h"
 #include "next.h"
+#include "translated_fragments.h"
 
 /* Same value as myelin_packet::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -288,7 +289,10 @@ static __always_inline bool translate_request(hook_ctx *ctx, const struct flow_k
 	if (!backend)
 		return false;
 	__builtin_memcpy(new.address, backend->address, sizeof(new.address));
-	return nat_write(ctx, true, packet, &new) && write_mac(ctx, backend);
+	if (!nat_write(ctx, true, packet, &new) || !write_mac(ctx, backend))
+		return false;
+	return !packet->is_fragment || remember_translation(ctx, true, &packet->old,
+							    backend->has_mac ? backend->mac : NULL);
 }
 
 static __always_inline bool translate_reply(hook_ctx *ctx, const struct flow_key *key,
@@ -301,7 +305,8 @@ static __always_inline bool translate_reply(hook_ctx *ctx, const struct flow_key
 		return false;
 	reply->last_ns = now;
 	__builtin_memcpy(new.address, reply->address, sizeof(new.address));
-	return nat_write(ctx, false, packet, &new);
+	return nat_write(ctx, false, packet, &new) &&
+	       (!packet->is_fragment || remember_translation(ctx, false, &packet->old, NULL));
 }
 
 /* Finds the backend of a live flow; else NULL. Refreshes no flow. */
@@ -381,9 +386,14 @@ static __always_inline bool balance_packet(hook_ctx *ctx)
 
 	if (!hook_stamp(ctx, &now) || !hook_headers(ctx, &headers))
 		return false;
-	if (!(headers.flags & FLAG_PORTS))
+	if (!(headers.flags & (FLAG_PORTS | FLAG_FRAGMENT)))
 		return translate_error(ctx);
-	if (!nat_read(ctx, !INSTANCE.reply, &packet) || !read_flow_key(ctx, &headers, &key))
+	if (!nat_read(ctx, !INSTANCE.reply, &packet))
+		return headers.flags & FLAG_FRAGMENT &&
+		       translate_later_fragment(ctx, !INSTANCE.reply);
+	if (packet.is_fragment && !treat_first_as_whole(ctx, &headers, packet.old.protocol))
+		return false;
+	if (!(headers.flags & FLAG_PORTS) || !read_flow_key(ctx, &headers, &key))
 		return false;
 	return INSTANCE.reply ? translate_reply(ctx, &key, &packet, now)
 			      : translate_request(ctx, &key, &packet, now);

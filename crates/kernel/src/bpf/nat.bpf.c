@@ -20,6 +20,7 @@
 #include "nat.h"
 #include "nat_error.h"
 #include "next.h"
+#include "translated_fragments.h"
 
 #define MAX_ADDRESSES 16
 
@@ -433,12 +434,15 @@ static __always_inline bool translate_packet(hook_ctx *ctx)
 	if (!hook_stamp(ctx, &now))
 		return false;
 	if (!nat_read(ctx, INSTANCE.reply, &packet))
-		return translate_error(ctx);
+		return is_fragment(ctx) ? translate_later_fragment(ctx, INSTANCE.reply)
+					: translate_error(ctx);
 
 	bool translated = INSTANCE.reply ? translate_inward(&packet.old, now, &new)
 					 : translate_outward(&packet, now, &new);
 
-	return translated && nat_write(ctx, INSTANCE.reply, &packet, &new);
+	if (!translated || !nat_write(ctx, INSTANCE.reply, &packet, &new))
+		return false;
+	return !packet.is_fragment || remember_translation(ctx, INSTANCE.reply, &packet.old, NULL);
 }
 
 HOOK_SECTION

@@ -80,6 +80,7 @@ struct nat_packet {
 	bool closes; /* a TCP segment with FIN or RST */
 	bool opens;  /* a TCP segment with SYN, without FIN and RST */
 	bool has_checksum;
+	bool is_fragment; /* the first fragment of a datagram */
 };
 
 static __always_inline __u32 nat_fold(__u64 sum)
@@ -117,17 +118,49 @@ __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 	return false;
 }
 
+/* Returns the offset field of a fragment; negative if the frame is too short. */
+static __always_inline int fragment_offset(hook_ctx *ctx, const struct headers *headers)
+{
+	bool is_ipv6 = headers->flags & FLAG_IPV6;
+	/* The parser stops behind the fragment header of IPv6. */
+	__u32 at = is_ipv6 ? headers->l4 - 6 : headers->l3 + offsetof(struct iphdr, frag_off);
+	const __be16 *field = (void *)(long)ctx->data + (at & MAX_OFFSET);
+
+	if ((const void *)(field + 1) > (const void *)(long)ctx->data_end)
+		return -1;
+	return bpf_ntohs(*field) & (is_ipv6 ? 0xfff8 : 0x1fff);
+}
+
+/* Gives a first fragment the flags of a whole packet. Returns false for a later fragment, and for
+ * one too short for the UDP header or TCP's fixed part. */
+static __always_inline bool treat_first_as_whole(hook_ctx *ctx, struct headers *headers,
+						 __u8 protocol)
+{
+	if (fragment_offset(ctx, headers) != 0)
+		return false;
+	headers->flags &= ~FLAG_FRAGMENT;
+	if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP)
+		return true;
+	headers->flags |= FLAG_PORTS;
+	return headers->l4 +
+		       (protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr)) <=
+	       headers->end;
+}
+
 /* Reads the source endpoint, or the destination endpoint on the reply side. Returns false for a
  * packet that a nat does not translate. */
 static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packet *packet)
 {
 	struct headers headers;
 
-	if (!hook_headers(ctx, &headers) || headers.flags & FLAG_FRAGMENT ||
+	if (!hook_headers(ctx, &headers) ||
 	    !hook_pull(ctx, headers.l4 + sizeof(struct tcphdr) < headers.end
 				    ? headers.l4 + sizeof(struct tcphdr)
 				    : headers.end) ||
 	    !read_protocol(ctx, &headers, &packet->old.protocol))
+		return false;
+	packet->is_fragment = headers.flags & FLAG_FRAGMENT;
+	if (packet->is_fragment && !treat_first_as_whole(ctx, &headers, packet->old.protocol))
 		return false;
 
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;

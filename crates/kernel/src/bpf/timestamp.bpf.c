@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Appends the arrival time (the front door's stamp) and the departure time to the UDP payload, and
- * corrects lengths and checksums: the ATS of CALVIN.
+ * Appends the times at which this function received and forwards the packet to the UDP payload,
+ * and corrects lengths and checksums: the ATS of CALVIN.
  *
  * Drops a packet that cannot grow: a packet without UDP, a fragment, a GSO skb, a packet that would
  * exceed the MTU or the buffer, a packet with data after the datagram (RFC 9868). Overwrites the
@@ -117,12 +117,10 @@ static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *he
 static __always_inline bool append_stamps(hook_ctx *ctx)
 {
 	struct headers headers;
-	struct stamps stamps;
-	__u64 received_ns;
+	struct stamps stamps = {.received_ns = bpf_cpu_to_be64(bpf_ktime_get_ns())};
 	__u8 protocol;
 
-	if (!hook_headers(ctx, &headers) || !(headers.flags & FLAG_PORTS) ||
-	    !hook_stamp(ctx, &received_ns))
+	if (!hook_headers(ctx, &headers) || !(headers.flags & FLAG_PORTS))
 		return false;
 #if defined(MYELIN_HOOK_TC)
 	if (ctx->gso_segs > 1 || ctx->gso_size)
@@ -149,7 +147,6 @@ static __always_inline bool append_stamps(hook_ctx *ctx)
 
 	if ((void *)(tail + 1) > (void *)(long)ctx->data_end)
 		return false;
-	stamps.received_ns = bpf_cpu_to_be64(received_ns);
 	stamps.sent_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
 	*tail = stamps;
 	return lengthen_ip(ctx, &headers) &&

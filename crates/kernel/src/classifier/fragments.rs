@@ -2,7 +2,6 @@
 //! writes the tables that `fragments.h` reads. [`myelin_packet::fragments`] specifies the matching.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore, MapHandle, MapType};
 use myelin_packet::classifier::{MAX_MASKS, Mask};
@@ -10,12 +9,11 @@ use myelin_packet::fragment_table::DATAGRAMS;
 use myelin_packet::fragments::{ChangedRule, FragmentRules};
 use myelin_packet::{Family, FragmentHandling, Match};
 
-use super::keys::{BANKS_WORDS, FRAGMENT_MASK, Words, key_words};
+use super::banks::MaskBanks;
+use super::keys::{FRAGMENT_MASK, Words, key_words};
 use super::tables::ClassifierTables;
-use super::write_bank;
 use crate::Error;
-use crate::map::{create, create_mapped, put};
-use crate::mapped_array::MappedArray;
+use crate::map::{create, put};
 
 /// `FRAGMENTS_DROP` and `FRAGMENTS_PASS`: bits of a number in the classifier's tables.
 const FRAGMENTS_DROP: u32 = 1 << 31;
@@ -83,10 +81,7 @@ const DATAGRAMS_MAP: &str = "datagrams";
 #[derive(Debug)]
 pub(super) struct FragmentMatches {
     tables: Arc<ClassifierTables>,
-    map: MapHandle,
-    banks: MappedArray,
-    /// Number of the bank that the programs read.
-    active: u64,
+    banks: MaskBanks,
     port: u16,
     rules: FragmentRules,
     /// The masks of each family with their numbers.
@@ -95,12 +90,9 @@ pub(super) struct FragmentMatches {
 
 impl FragmentMatches {
     pub(super) fn new(tables: &Arc<ClassifierTables>, port: u16) -> Result<Self, Error> {
-        let (map, banks) = create_mapped("fragment_masks", BANKS_WORDS * 8, 1)?;
         Ok(Self {
             tables: Arc::clone(tables),
-            map,
-            banks,
-            active: 0,
+            banks: MaskBanks::new("fragment_masks")?,
             port,
             rules: FragmentRules::default(),
             numbers: [Vec::new(), Vec::new()],
@@ -109,16 +101,16 @@ impl FragmentMatches {
 
     /// Returns the map of the masks.
     pub(super) fn map(&self) -> &MapHandle {
-        &self.map
+        self.banks.map()
     }
 
-    /// Adds a match under one of its masks.
+    /// Adds a match under one of its masks. The caller publishes the masks.
     pub(super) fn insert(&mut self, rule: &Match, mask: Mask) -> Result<(), Error> {
         let changed = self.rules.insert_under_mask(rule, mask);
         self.write(&changed)
     }
 
-    /// Removes a match that was added.
+    /// Removes a match that was added. The caller publishes the masks.
     pub(super) fn remove(&mut self, rule: &Match, mask: Mask) -> Result<(), Error> {
         let changed = self.rules.remove_under_mask(rule, mask);
         self.write(&changed)
@@ -145,7 +137,6 @@ impl FragmentMatches {
         let applied = self.tables.fragments().apply(&key, changed.guarded);
         let used: Vec<Mask> = self.rules.masks(mask.family).copied().collect();
         self.numbers[mask.family as usize].retain(|(mask, _)| used.contains(mask));
-        self.publish_masks();
         applied
     }
 
@@ -161,12 +152,9 @@ impl FragmentMatches {
         masks.filter(|_| self.rules.is_guarded(family)).collect()
     }
 
-    fn publish_masks(&mut self) {
-        let next = 1 - self.active;
+    /// Lets the programs read the masks in use.
+    pub(super) fn publish_masks(&mut self) {
         let masks = [Family::V4, Family::V6].map(|family| self.published(family));
-        write_bank(&self.banks, next, &masks);
-        let active: u64 = bytemuck::cast([next as u32, 0]);
-        self.banks.words()[0].store(active, Ordering::Release);
-        self.active = next;
+        self.banks.publish(masks);
     }
 }

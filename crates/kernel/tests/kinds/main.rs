@@ -19,5 +19,6 @@ mod nat;
 mod router;
 mod space;
 mod timestamp;
+mod translated_fragments;
 mod work;
 mod xor;

@@ -92,7 +92,7 @@ fn clear_checksums(mut frame: Vec<u8>) -> Vec<u8> {
 fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> bool {
     let mut is_stamped = false;
     for (space, outcome) in chains.run_each(frame, stamp_ns) {
-        let Some(expected) = reference(frame, (stamp_ns, 0)) else {
+        let Some(expected) = reference(frame, (0, 0)) else {
             assert!(!outcome.is_forwarded, "{space}: {case} was not dropped");
             continue;
         };
@@ -100,12 +100,17 @@ fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> b
         let (out, end) = (outcome.frame, usize::from(parse(&expected).unwrap().end));
         assert!(outcome.is_forwarded, "{space}: {case} was dropped");
         assert_eq!(out.len(), expected.len(), "{space}: {case}");
-        let sent = u64::from_be_bytes(*out[..end].last_chunk().unwrap());
+        let stamps: [u8; STAMPS_LEN] = *out[..end].last_chunk().unwrap();
+        let [received, sent] = [0, 8].map(|at| {
+            let time = stamps[at..].first_chunk();
+            u64::from_be_bytes(*time.unwrap())
+        });
         assert!(
-            space != USER || sent == user_time(stamp_ns),
+            space != USER || [received, sent] == [user_time(stamp_ns); 2],
             "{space}: {case}"
         );
-        let expected = reference(frame, (stamp_ns, sent)).unwrap();
+        assert!(received <= sent, "{space}: {case}");
+        let expected = reference(frame, (received, sent)).unwrap();
         let valid = check_checksums(frame);
         if valid.0 && valid.1 != Some(false) {
             assert_eq!(out, expected, "{space}: {case}");

@@ -13,7 +13,7 @@ use crate::common::{create_plane, is_root, kernel_chain};
 use crate::door_bench::DoorBench;
 use crate::net::{Net, PATIENCE, SILENCE, receive, wait_for};
 
-/// Returns the arrival and the departure time at the end of the payload.
+/// Returns the times of reception and departure at the end of the payload.
 fn times(frame: &[u8], end: u16) -> (u64, u64) {
     let tail: &[u8; STAMPS_LEN] = frame[..end.into()].last_chunk().unwrap();
     let time = |at: usize| u64::from_be_bytes(*tail[at..].first_chunk().unwrap());
@@ -32,7 +32,6 @@ fn each_function_appends_clock_times() {
         );
         let frame = build::udp_v4(33);
         let start = Instant::now();
-        // The front door stamps the packet.
         let out = bench.run(&frame).frame;
         let headers = parse(&out).unwrap();
         assert_eq!(out.len(), frame.len() + 32);
@@ -40,8 +39,8 @@ fn each_function_appends_clock_times() {
         assert_eq!(checksum::checksum(&out[14..34]), 0);
         let (received, first) = times(&out, headers.end - 16);
         let (again, second) = times(&out, headers.end);
-        assert_eq!(received, again);
-        assert!(received <= first && first <= second);
+        // Each function shows its own reception.
+        assert!(received <= first && first < again && again <= second);
         assert!(u128::from(second - received) < start.elapsed().as_nanos());
     }
 }

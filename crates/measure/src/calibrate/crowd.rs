@@ -45,7 +45,7 @@ pub(super) fn measure(
     single: &SinglePacketCosts<'_>,
     monitor: &Monitor<'_>,
 ) -> Result<Option<CrowdCosts>> {
-    let core = Machine::with_end_hosts(affinity::count_cores()).default_core() as usize;
+    let core = Machine::with_end_hosts(affinity::highest_core() + 1).default_core() as usize;
     let before = affinity::get(0)?;
     let Some(&here) = before.iter().find(|candidate| **candidate != core) else {
         return Ok(None);

@@ -22,6 +22,8 @@ pub struct Booking {
     pub profile: Profile,
     /// Whether a policer enforces the profile.
     pub policed: bool,
+    /// Whether traffic above the agreed profile waits, within [`profile`](Self::profile).
+    pub queues_excess: bool,
     /// The servers on the chain's path, in order. If the chain has no bound, only the servers that
     /// it shares.
     pub visits: Vec<Visit>,
@@ -72,6 +74,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         latency_ns: sla.latency_ns,
         profile,
         policed: policed && !profile.is_unlimited(),
+        queues_excess: sla.excess_queue_ns.is_some(),
         visits: path.visits,
         unbounded,
         hops: path.hops,

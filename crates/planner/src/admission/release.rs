@@ -87,7 +87,12 @@ pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
 fn burst_in_queue(chain: &ServiceChain, plan: &Plan) -> Option<(u128, u128, u128)> {
     let shaper = plan.shaper.as_ref()?;
     let shaped = shaper.shaping.profile();
-    let policed = profile_after(chain.sla.policing_profile(), chain, shaper.functions_before);
+    // Excess may find the queue full. Traffic within the profile needs room.
+    let arriving = match chain.sla.excess_queue_ns {
+        Some(_) => chain.sla.profile(),
+        None => chain.sla.policing_profile(),
+    };
+    let policed = profile_after(arriving, chain, shaper.functions_before);
     let (burst, policed, packet) = match (shaped.packets, policed.packets) {
         // With two rates, packets may wait for the bits of other packets.
         (Some(_), Some(policed)) if shaped.bits.is_some() => (0, policed, 1),

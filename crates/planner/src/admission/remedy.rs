@@ -40,6 +40,8 @@ pub fn remedies(
         let burst = largest_profile(booking, &fits, |bucket, share| {
             Bucket::new(bucket.rate(), share.scale(bucket.burst()))
         });
+        // The policer's burst is not the file's `burst` if excess waits.
+        let burst = burst.filter(|_| !booking.queues_excess);
         found.extend(burst.map(|profile| {
             format!(
                 "`burst: {}`",

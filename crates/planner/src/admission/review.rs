@@ -126,6 +126,11 @@ fn alternatives(
             add("`worker: { idle: spin }`".to_owned(), &spinning, site);
         }
     }
+    if chain.sla.excess_queue_ns.is_some() {
+        let mut dropping = chain.clone();
+        dropping.sla.excess_queue_ns = None;
+        add("no `excess`".to_owned(), &dropping, site);
+    }
     for mapping in [Mapping::Compact, Mapping::Distributed] {
         if mapping != plan.mapping && !chain.is_over_dpdk() {
             let mapped = ServiceChain {

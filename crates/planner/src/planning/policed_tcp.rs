@@ -15,7 +15,8 @@ const ENOUGH: u64 = 80;
 pub(super) fn warn(chain: &ServiceChain) -> Option<String> {
     // Without a protocol, a contract with a latency or a burst is rather for datagrams.
     let is_for_tcp = chain.matches.protocol == Some(TCP) || chain.sla.has_tcp_burst;
-    if !is_for_tcp || !chain.sla.is_policed() {
+    let is_dropped = chain.sla.is_policed() && chain.sla.excess_queue_ns.is_none();
+    if !is_for_tcp || !is_dropped {
         return None;
     }
     let profile = chain.sla.policing_profile();
@@ -28,7 +29,7 @@ pub(super) fn warn(chain: &ServiceChain) -> Option<String> {
     (percent < ENOUGH).then(|| {
         format!(
             "TCP gets about {} % of the rate: the policer drops what exceeds `burst`, and a TCP sender then \
-             often waits for {TIMEOUT_MS} ms; write `enforce: shaper` in `sla`, so that excess waits",
+             often waits for {TIMEOUT_MS} ms; write `excess: {{ queue: 20ms }}` in `sla`, so that excess waits",
             percent.max(1)
         )
     })

@@ -59,6 +59,9 @@ word_enum! {
     pub enum FragmentSupport {
         /// Processes each fragment by its headers, as a packet without ports.
         ByHeaders = "by headers",
+        /// Translates the first fragment like a whole packet, and later fragments like the first.
+        /// Drops a later fragment whose first fragment has not come before it.
+        RemembersFirst = "remembers the first",
         /// Needs the whole datagram: drops fragments, the first one included.
         WholeDatagram = "whole datagram",
     }

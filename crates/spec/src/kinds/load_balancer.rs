@@ -77,11 +77,11 @@ pub static LOAD_BALANCER: Kind = Kind {
     user_takes_super_packets: true,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,
-    fragments: FragmentSupport::WholeDatagram,
+    fragments: FragmentSupport::RemembersFirst,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \
                   destination address, and keeps each flow on its backend. In the reverse chain, a \
                   `load-balancer` with `reverseOf` restores the source of replies. Both sides translate ICMP \
-                  errors about packets of a flow. Drops other packets without ports, and replies without a \
+                  errors about packets of a flow, and later fragments like the first one. Drops other packets without ports, and replies without a \
                   live flow. `myelin ps --flows` shows each flow's backend.",
     example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
     counters: &[(

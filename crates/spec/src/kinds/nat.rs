@@ -78,12 +78,12 @@ pub static NAT: Kind = Kind {
     state: State::PerFlow,
     fails_closed: true,
     config: NatConfig::KEYS,
-    fragments: FragmentSupport::WholeDatagram,
+    fragments: FragmentSupport::RemembersFirst,
     description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
                   echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \
                   destination of replies. Both sides translate ICMP errors about packets of a mapping \
-                  (RFC 5508). Drops fragments, other packets that it cannot translate, and replies \
-                  without a live mapping. `myelin ps --flows` shows the mappings.",
+                  (RFC 5508), and later fragments like the first one. Drops other packets that it cannot \
+                  translate, and replies without a live mapping. `myelin ps --flows` shows the mappings.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
     counters: &[(
         "icmp-errors-dropped",

@@ -14,10 +14,11 @@ pub static TIMESTAMP: Kind = Kind {
     user: Some(Cost::new(60.0, 0.0)),
     works_on: PacketParts::Payload,
     fragments: FragmentSupport::WholeDatagram,
-    description: "Appends two timestamps to the UDP payload. The first 8 bytes hold the time at the front \
-                  door, the last 8 bytes the time at this function: big-endian nanoseconds of \
-                  CLOCK_MONOTONIC. Corrects lengths and checksums. Drops fragments, packets of other \
-                  protocols, and packets that would become longer than 1500 bytes.",
+    description: "Appends two timestamps to the UDP payload. The first 8 bytes hold the time at \
+                  which this function received the packet (in user space: the packet's batch), the \
+                  last 8 bytes the time at which it forwards the packet: big-endian nanoseconds of \
+                  CLOCK_MONOTONIC. Corrects lengths and checksums. Drops fragments, packets of \
+                  other protocols, and packets that would become longer than 1500 bytes.",
     example: "{ name: clock, kind: timestamp }",
     kernel_constants: Some(|_| Vec::new()),
     read: |_| FunctionConfig::Timestamp,

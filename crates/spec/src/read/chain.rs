@@ -5,12 +5,13 @@ use myelin_packet::Match;
 use super::{function, isolation, ports, sla};
 use crate::chain::{
     ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Ports,
-    ServiceChain, Sla, WorkerSpec,
+    ServiceChain, WorkerSpec,
 };
 use crate::error::FileLocation;
 use crate::isolation::Isolation;
 use crate::keys::field::Fields;
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, keys, matching, name};
+use crate::sla::Sla;
 use crate::units;
 
 keys! {

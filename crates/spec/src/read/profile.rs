@@ -2,10 +2,10 @@
 
 use myelin_packet::traffic::Bucket;
 
-use crate::chain::Sla;
 use crate::error::Fault;
 use crate::keys::field::{Field, whole_number};
 use crate::printable::Printable;
+use crate::sla::Sla;
 use crate::units::{self, Rate};
 
 /// The smallest Ethernet frame, without its check sequence.

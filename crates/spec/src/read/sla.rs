@@ -1,13 +1,14 @@
 //! Reads `spec.sla`.
 
+use super::excess::{self, Excess};
 use super::profile::{self, PacketsAndBits, ProfileKey};
-use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
 use crate::error::FaultLog;
 use crate::keys::field::{Field, Fields};
 use crate::keys::{
     ConfigKey, DURATION, Readable, TEXT, ValueType, config, integer, keys, read_percent,
 };
 use crate::printable::Printable;
+use crate::sla::{Enforce, MAX_SHAPER_QUEUE, Sla};
 
 const QUANTITY: ConfigKey = ConfigKey::new(ValueType::TextOrList);
 const PERCENT: ConfigKey = ConfigKey::new(ValueType::Percent);
@@ -24,6 +25,8 @@ keys! {
         "burst" = QUANTITY;
         /// The burst that the policer admits, if it is larger than `burst`.
         "policingBurst" = QUANTITY;
+        /// The treatment of traffic above the profile. Default: the policer drops it.
+        "excess" = ConfigKey::new(ValueType::Map(Excess::KEYS));
         /// The enforcement of the profile: policer, shaper, both or none. With auto, the policer,
         /// and the shaper unless the chain runs in the kernel alone.
         "enforce" = Enforce::KEY.with_default("auto");
@@ -88,9 +91,12 @@ fn sla(fields: &Fields<'_>) -> Sla {
     let enforce = fields.read(KEYS, "enforce");
     let needs_rate = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
     let enforcing = fields.get("enforce").filter(|_| needs_rate);
-    if let Some(field) = enforcing.or(fields.get("shaper")) {
+    let excess_field = fields.get("excess");
+    let needing = enforcing.or(excess_field.clone()).or(fields.get("shaper"));
+    if let Some(field) = needing {
         profile::check_rate(&rate, &field);
     }
+    let excess: Excess = fields.read(KEYS, "excess");
     let sla = Sla {
         rate_pps: rate.packets,
         rate_bps: rate.bits,
@@ -98,7 +104,8 @@ fn sla(fields: &Fields<'_>) -> Sla {
         burst_bits: burst.bits,
         policing_burst_packets: policing.packets,
         policing_burst_bits: policing.bits,
-        enforce,
+        excess_queue_ns: excess.queue_ns,
+        enforce: excess.enforce(enforce),
         shaper_queue: shaper.queue,
         shaper_delay_ns: shaper.delay_ns,
         shaper_tolerance_ns: shaper.tolerance_ns,
@@ -115,6 +122,9 @@ fn sla(fields: &Fields<'_>) -> Sla {
     };
     if let Some(field) = &policing_field {
         profile::check_policing_burst(&sla, &burst, field);
+    }
+    if let Some(field) = &excess_field {
+        excess::check(&sla, enforce, field, policing_field.as_ref());
     }
     sla
 }

@@ -42,13 +42,22 @@ pub(super) struct BoundTestbed {
     names: Vec<String>,
     senders: Vec<PacketSender>,
     blocker: CoreBlocker,
-    /// Serving threads: the worker or a kernel thread.
+    /// Serving threads: the port's receive work, and the worker.
     servers: Vec<u32>,
     arrivals: ArrivalRecorder,
     /// Error of the clock of arrivals, for the faults of clocks.
     clock_error_ns: i64,
     _end: OwnedFd,
     network: Network,
+}
+
+/// The stalls that a turn creates, ns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CreatedStalls {
+    /// The stall of the port, while all bursts wait for it.
+    pub(super) port_ns: u64,
+    /// The stall of the worker, while its shapers hold packets.
+    pub(super) worker_ns: u64,
 }
 
 /// Results of a turn.
@@ -135,10 +144,9 @@ impl BoundTestbed {
             };
             Ok::<_, Error>((agent, names, servers))
         })??;
-        if pool.kind == PoolKind::Kernel {
-            // The front door at XDP has given the port NAPI.
-            servers = napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
-        }
+        // The front door at XDP has given the port NAPI.
+        let receive_work = napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
+        servers.extend(receive_work);
         let arrivals = ArrivalRecorder::load()?;
         let clock_error_ns = if session.has_fault(Fault::FastClock) {
             CLOCK_ERROR_NS
@@ -180,13 +188,12 @@ impl BoundTestbed {
         netns.enter(|| self.agent.up_all(text))?.map(drop)
     }
 
-    /// Runs `count` turns: all bursts at one instant, then each chain at its rate. `stall_ns` is
-    /// the stall of the serving core.
+    /// Runs `count` turns: all bursts at one instant, then each chain at its rate.
     pub(super) fn run_turns(
         &mut self,
         set: &Set,
         count: usize,
-        stall_ns: u64,
+        stalls: CreatedStalls,
         random: &mut SplitMix,
     ) -> Result<Turns, Error> {
         let mut buckets: Vec<TokenBucket> = set
@@ -196,8 +203,8 @@ impl BoundTestbed {
             .collect::<Result<_, Error>>()?;
         let policed = self.count_policed();
         let run_turn = |_| {
-            wait_until_buckets_are_full(set, &buckets, stall_ns);
-            self.run_turn(set, &mut buckets, stall_ns, random)
+            wait_until_buckets_are_full(set, &buckets, stalls.port_ns);
+            self.run_turn(set, &mut buckets, stalls, random)
         };
         Ok(Turns {
             turns: run_on_core(probing_core()?, || (0..count).map(run_turn).collect())?,
@@ -215,9 +222,10 @@ impl BoundTestbed {
         &mut self,
         set: &Set,
         buckets: &mut [TokenBucket],
-        stall_ns: u64,
+        stalls: CreatedStalls,
         random: &mut SplitMix,
     ) -> Result<Turn, Error> {
+        let stall_ns = stalls.port_ns;
         let members = &set.members;
         let mut order: Vec<usize> = members
             .iter()
@@ -249,12 +257,9 @@ impl BoundTestbed {
         let own_ns = thread_ns();
         let released_ns = self.blocker.release();
         let from_ns = released_ns - stall_ns;
-        // Further packets must conform together with this burst. For kernel chains the serving core
-        // also runs the front door, so the burst may reach it later by a stall.
-        let burst_ns = match self.pool.kind {
-            PoolKind::Worker => from_ns,
-            PoolKind::Kernel => released_ns + stall_ns,
-        };
+        // Further packets must conform together with this burst. The serving core also runs the
+        // front door, so the burst may reach it later by a stall.
+        let burst_ns = released_ns + stall_ns;
         for (member, bucket) in members.iter().zip(traffic.buckets.iter_mut()) {
             let Contract {
                 burst, frame_bytes, ..
@@ -265,7 +270,7 @@ impl BoundTestbed {
         if self.pool.kind == PoolKind::Worker {
             traffic.send_until(released_ns + SECOND_STALL_NS)?;
             self.blocker.block()?;
-            traffic.send_until(now_ns() + stall_ns)?;
+            traffic.send_until(now_ns() + stalls.worker_ns)?;
             self.blocker.release();
         }
         traffic.send_until(released_ns + SENDING_NS)?;

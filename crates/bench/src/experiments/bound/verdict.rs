@@ -14,7 +14,7 @@ pub(super) fn delay_ns(sent_ns: u64, from_ns: u64, arrival_ns: u64) -> u64 {
 pub(super) struct Absence {
     /// Duration of the turn, ns.
     pub(super) turn_ns: u64,
-    /// Absence of the core that sends, and serves ports before a worker, ns.
+    /// Absence of the core that sends, ns.
     pub(super) sending_ns: u64,
     /// Absence of the serving core, ns.
     pub(super) serving_ns: u64,

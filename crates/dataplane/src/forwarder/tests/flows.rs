@@ -24,7 +24,7 @@ fn read_times(packet: &[u8]) -> [u64; 2] {
 }
 
 #[test]
-fn functions_get_the_time_before_each_batch() {
+fn each_timestamp_shows_its_own_reception_and_departure() {
     let mut stats_fixture = ForwarderFixture::new();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(8);
@@ -43,12 +43,13 @@ fn functions_get_the_time_before_each_batch() {
         forwarder.process_batches();
         let out = take_sent(&mut forwarder);
         assert_eq!(out.len(), 3);
-        for packet in &out {
+        for (packet, number) in out.iter().zip(0..) {
             let second = read_times(packet);
             let first = read_times(&packet[..packet.len() - 16]);
-            // The clock advances 10 ns with each reading: one reading per function and batch.
-            assert_eq!(first, [STAMP_NS, start + 10]);
-            assert_eq!(second, [STAMP_NS, start + 20]);
+            // The clock advances 10 ns with each reading: one reading per function and batch, and
+            // one per packet when it leaves the function.
+            assert_eq!(first, [start + 10, start + 20 + 10 * number]);
+            assert_eq!(second, [start + 50, start + 60 + 10 * number]);
         }
     }
 }

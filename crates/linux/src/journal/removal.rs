@@ -1,0 +1,78 @@
+//! Removes recorded resources.
+
+use std::path::Path;
+use std::{fs, io};
+
+use super::Resource;
+use crate::error::{Error, Result};
+use crate::netlink::Netlink;
+use crate::process::Process;
+use crate::{bpffs, cgroup, htb, link, netns, procfs};
+
+/// Removes a resource. Succeeds if the resource does not exist or belongs to another program.
+pub fn remove(resource: &Resource) -> Result<()> {
+    match resource {
+        Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
+        Resource::Link { name } => delete_link(name),
+        Resource::Promiscuous(link) => {
+            link.change(|_, link| Ok(Some(link::set_promiscuous(link, false))))
+        }
+        // `own_qdisc` ignores another program's qdisc.
+        Resource::Qdisc(link) => link.change(|netlink, link| {
+            Ok(htb::own_qdisc(netlink, link)?.map(|kind| htb::delete(link, &kind)))
+        }),
+        Resource::Bpffs { path } => bpffs::unmount(path),
+        Resource::Processes { argument } => {
+            for pid in procfs::find_processes(|arguments| arguments.contains(argument))? {
+                if pid != std::process::id()
+                    && let Ok(process) = Process::of(pid)
+                {
+                    process.kill_tree()?;
+                }
+            }
+            Ok(())
+        }
+        Resource::Cgroup { path } => cgroup::remove(path),
+        Resource::HugePages { prefix } => remove_hugepages(prefix),
+        Resource::File { path } => ignore_missing(fs::remove_file(path), "file", path),
+        Resource::Directory { path } => ignore_missing(fs::remove_dir_all(path), "directory", path),
+    }
+}
+
+/// Removes the hugepage files with this prefix. The kernel frees the memory of a file after the
+/// last process that maps the file.
+fn remove_hugepages(prefix: &str) -> Result<()> {
+    let start = format!("{prefix}map_");
+    for directory in procfs::find_mounts("hugetlbfs")? {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&start) {
+                ignore_missing(fs::remove_file(entry.path()), "file", &entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes a link of this run, if the link still exists.
+fn delete_link(name: &str) -> Result<()> {
+    let mut netlink = Netlink::open()?;
+    let found = netlink.link(name);
+    ignore_missing_link(found.and_then(|found| netlink.apply([link::delete(&found.id())])))
+}
+
+pub(super) fn ignore_missing_link(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+fn ignore_missing(outcome: io::Result<()>, object: &str, path: &Path) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(
+            format!("remove {object} {}", path.display()),
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
