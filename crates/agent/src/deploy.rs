@@ -11,6 +11,7 @@
 
 mod admit;
 mod layout;
+mod lost_ports;
 mod place;
 mod plan;
 mod redeploy;
@@ -35,6 +36,7 @@ use crate::node::cpu_latency;
 use crate::node::quiesce::RealtimeGuard;
 use crate::pool::wait_until_unique;
 pub use admit::decide as admit;
+use lost_ports::RequestPorts;
 pub use plan::{find_port_fault, link_bps, link_mtu, port_kind};
 pub(crate) use redeploy::redeploy;
 
@@ -84,6 +86,17 @@ fn names_to_reserve(chains: &[ServiceChain]) -> BTreeSet<String> {
 
 /// Deploys these chains of `source`, or none. The caller has reserved their names.
 fn deploy(
+    node: &Node,
+    chains: Vec<ServiceChain>,
+    source: &Arc<ChainSource>,
+    force: bool,
+    request: (Instant, &dyn Fn() -> bool),
+) -> Result<Vec<ChainUp>, ApiError> {
+    let ports = RequestPorts::find(node, &chains);
+    take_steps(node, chains, source, force, request).map_err(|error| ports.explain(error))
+}
+
+fn take_steps(
     node: &Node,
     chains: Vec<ServiceChain>,
     source: &Arc<ChainSource>,

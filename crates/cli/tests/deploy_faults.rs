@@ -1,5 +1,5 @@
-//! Deployment under faults: refused chains, failing system calls, a killed agent, clients that
-//! disconnect or stall, and commands that run at the same time.
+//! Deployment under faults: refused chains, failing system calls, lost interfaces, a killed agent,
+//! clients that disconnect or stall, and commands that run at the same time.
 
 mod common;
 #[path = "deploy_faults/concurrent_commands.rs"]
@@ -12,6 +12,8 @@ mod failing_calls;
 mod fixtures;
 #[path = "deploy_faults/killed_agent.rs"]
 mod killed_agent;
+#[path = "deploy_faults/lost_links.rs"]
+mod lost_links;
 #[path = "deploy_faults/refused_chains.rs"]
 mod refused_chains;
 #[path = "deploy_faults/stalled_clients.rs"]

@@ -29,6 +29,19 @@ fn sends_super_packets(host: &Netns) -> bool {
     is_on("tx-tcp-segmentation")
 }
 
+/// The packets that entered the chain, and the frames that its ingress port received. A
+/// super-packet is one frame with the packets that are its segments.
+fn counts(myelin: &Myelin) -> [u64; 2] {
+    let status = myelin.read_status("bulk");
+    let ingress = status["ingress"].as_str().unwrap();
+    let path = format!("/sys/class/net/{ingress}/statistics/rx_packets");
+    let frames = std::fs::read_to_string(path).unwrap();
+    [
+        status["packets_in"].as_u64().unwrap(),
+        frames.trim().parse().unwrap(),
+    ]
+}
+
 #[test]
 fn end_hosts_send_super_packets_while_each_function_takes_them() {
     if skip_unless_root() {
@@ -72,7 +85,18 @@ fn end_hosts_send_super_packets_while_each_function_takes_them() {
             "{step}: no chain enters there"
         );
         if spec.is_empty() {
+            let before = counts(&myelin);
             streams.pass_both_ways(step);
+            let segments = streams.length() as u64 / 1460;
+            wait_for("the segments in the account", || {
+                counts(&myelin)[0] >= before[0] + segments
+            });
+            let [packets, frames] = [0, 1].map(|at| counts(&myelin)[at] - before[at]);
+            assert_eq!(
+                frames < packets / 4,
+                is_whole,
+                "{step}: {frames} frames with {packets} packets"
+            );
         }
     }
     drop((client, server, streams));

@@ -3,24 +3,12 @@
 
 mod common;
 
-use std::net::UdpSocket;
-use std::time::Duration;
-
+use common::chains::USER;
+use common::port_chains::pass_flows;
 use common::port_pair::PortPair;
 use common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
 use myelin_agent::{Engine, UpOptions};
 use myelin_api::{ChainSource, ChainState, RunDir};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const CHAIN: &str = "
-apiVersion: myelin.dev/v1alpha1
-kind: ServiceChain
-metadata: { name: queues }
-spec:
-  match: { protocol: udp, destination: 10.0.0.2/32 }
-  functions:
-    - { name: watch, kind: monitor, space: user }
-";
 
 #[test]
 fn a_chain_gets_sockets_for_added_receive_queues() {
@@ -39,7 +27,7 @@ fn a_chain_gets_sockets_for_added_receive_queues() {
     engine.declare_links_whole();
     let source = ChainSource {
         name: "queues.yaml".to_owned(),
-        text: ports.add_to(CHAIN),
+        text: ports.add_to(&USER.replace("@u", "queues")),
         ..ChainSource::default()
     };
     let up = engine.up(&source, UpOptions::default()).unwrap();
@@ -52,25 +40,7 @@ fn a_chain_gets_sockets_for_added_receive_queues() {
         let status = engine.list().remove(0);
         status.spi != up[0].spi && status.state == ChainState::Active
     });
-    let bind = || UdpSocket::bind("10.77.0.2:9000").unwrap();
-    let server = ports.open_server().enter(bind).unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The hash of a flow chooses its queue.
-    ports.run_on_client(
-        "import socket
-for i in range(40):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.sendto(bytes([i]) * 100, (\"10.77.0.2\", 9000))",
-    );
-    let mut arrived = Vec::new();
-    let mut buffer = [0; 200];
-    for _ in 0..40 {
-        let length = server.recv(&mut buffer).unwrap();
-        assert_eq!(length, 100);
-        arrived.push(buffer[0]);
-    }
-    arrived.sort_unstable();
-    assert_eq!(arrived, (0..40).collect::<Vec<u8>>());
+    pass_flows(&ports);
     engine.down("queues").unwrap();
     engine.close();
 }

@@ -74,7 +74,10 @@ fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()
         let Some(node) = node.upgrade() else {
             return Ok(());
         };
-        let is_due = changes.any || is_pending || judged_at.elapsed() > JUDGE_INTERVAL;
+        let is_due = changes.any
+            || is_pending
+            || judged_at.elapsed() > JUDGE_INTERVAL
+            || node.chains.all().iter().any(|chain| is_new(chain));
         if !is_due && node.chains.all_waiting().is_empty() {
             continue;
         }
@@ -86,6 +89,12 @@ fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()
             is_pending = true;
         }
     }
+}
+
+/// Whether the interfaces of this chain were never judged. The agent may have read the events of a
+/// change before the chain was in the list.
+fn is_new(running: &RunningChain) -> bool {
+    running.ports.kernel_ports().is_ok() && lock(&running.links).names.is_empty()
 }
 
 /// Judges the interfaces of all chains. Sets `is_pending` if the next judgement cannot wait for an

@@ -29,6 +29,17 @@ spec:
   sla: { latency: 50ms }
 ";
 
+/// A user-space function, between interfaces of any kind.
+pub(crate) const USER: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @u }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32 }
+  functions:
+    - { name: watch, kind: monitor, space: user }
+";
+
 /// Formats two chains in user space: `taken` on core `taken_core`, which the test takes away, and
 /// `other` on core 0.
 pub(crate) fn format_chains_on_two_cores(taken_core: usize, latency: &str) -> String {

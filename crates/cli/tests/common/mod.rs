@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) mod chains;
 pub(crate) mod conformance;
 pub(crate) mod load;
+pub(crate) mod port_chains;
 pub(crate) mod port_pair;
 pub(crate) mod streams;
 pub(crate) mod taps;

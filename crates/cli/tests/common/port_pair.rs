@@ -87,6 +87,11 @@ impl PortPair {
         sh(&format!("ip link del {}", self.ingress));
     }
 
+    /// Deletes the egress interface, which also deletes the server's interface.
+    pub(crate) fn delete_egress(&self) {
+        sh(&format!("ip link del {}", self.egress));
+    }
+
     /// Makes the ingress interface and the client's interface again. Both are new links.
     pub(crate) fn make_ingress(&self) {
         self.make_ingress_with("");

@@ -33,6 +33,11 @@ impl Streams {
         }
     }
 
+    /// Bytes of a stream.
+    pub(crate) fn length(&self) -> usize {
+        self.sent.len()
+    }
+
     /// Connects, and passes a stream in each direction. Fails if a stream arrives changed or stops.
     pub(crate) fn pass_both_ways(&self, name: &str) {
         let connect = || TcpStream::connect_timeout(&self.address, PATIENCE);

@@ -1,7 +1,7 @@
 /*
  * LD_PRELOAD loads this library into an agent. The library counts steps: calls of the C library
  * functions below, in threads that work on a request, so that each run has the same count. At the
- * step `at` the library kills the agent or makes the call fail.
+ * step `at` the library kills or stops the agent, or makes the call fail.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,9 +31,14 @@ struct control {
 	_Atomic uint32_t count;
 	/* The step of the fault, from 1; 0 for no fault. */
 	_Atomic uint32_t at;
-	/* The error of the call at that step; 0 kills the agent before the call. */
+	/* The error of the call at that step, or one of the two values below. */
 	_Atomic uint32_t error;
 };
+
+/* Kills the agent before the call. */
+#define KILL 0
+/* Stops the agent before the call, until it gets SIGCONT. */
+#define STOP UINT32_MAX
 
 static struct control *control;
 static pid_t agent;
@@ -90,7 +95,12 @@ static int step_fails(const char *call, const char *detail, long number)
 	if (step != control->at) {
 		return 0;
 	}
-	if (control->error == 0) {
+	if (control->error == STOP) {
+		kill(agent, SIGSTOP);
+		errno = saved;
+		return 0;
+	}
+	if (control->error == KILL) {
 		kill(agent, SIGKILL);
 		for (;;) {
 			pause();

@@ -1,14 +1,18 @@
-//! Counts the steps of an agent, and kills the agent or makes a call fail at a chosen step. A step
-//! is a system call that makes, changes or opens an object, in a thread that works on a request.
+//! Counts the steps of an agent, and kills or stops the agent or makes a call fail at a chosen step.
+//! A step is a system call that makes, changes or opens an object, in a thread that works on a request.
 //! `steps.c` lists the calls.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::common::{Myelin, kill, sh, wait_for};
+
+/// Values of `steps.c` instead of an error.
+const KILL: u32 = 0;
+const STOP: u32 = u32::MAX;
 
 /// A fault that `steps.c` injects at a step.
 #[derive(Clone, Copy)]
@@ -117,12 +121,35 @@ impl SteppedAgent {
     /// Runs `work` with a fault at one step of the agent.
     pub(crate) fn run_with_fault<T>(&self, fault: Fault, work: impl FnOnce() -> T) -> T {
         match fault {
-            Fault::Kill(step) => self.arm(step, 0),
+            Fault::Kill(step) => self.arm(step, KILL),
             Fault::Fail(step, error) => self.arm(step, error as u32),
         }
         let result = work();
         self.disarm();
         result
+    }
+
+    /// Runs a command, and `meanwhile` while the agent is stopped at one of its steps. If the command
+    /// ends before that step, `meanwhile` runs then.
+    pub(crate) fn run_with_stop(
+        &self,
+        step: u32,
+        mut command: Command,
+        meanwhile: impl FnOnce(),
+    ) -> Output {
+        self.arm(step, STOP);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut client = command.spawn().expect("the client starts");
+        let stat = format!("/proc/{}/stat", self.pid());
+        let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+        wait_for("the step", || {
+            is_stopped() || matches!(client.try_wait(), Ok(Some(_)))
+        });
+        meanwhile();
+        sh(&format!("kill -CONT {}", self.pid()));
+        let output = client.wait_with_output().expect("the client ends");
+        self.disarm();
+        output
     }
 
     /// Reads the last counted steps, one a line: name of the call, a number, path or name of the

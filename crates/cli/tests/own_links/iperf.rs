@@ -132,7 +132,7 @@ fn read_report(client: &mut Process, patience: Duration) -> Value {
 }
 
 /// Checks that the account names the place of each packet, once no packet is under way.
-fn check_account(myelin: &Myelin, name: &str) {
+pub(crate) fn check_account(myelin: &Myelin, name: &str) {
     let mut account = Value::Null;
     wait_for("the last packets of the account", || {
         account = myelin.read_status(name)["account"].clone();
