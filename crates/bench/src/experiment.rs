@@ -196,7 +196,7 @@ pub(crate) const UNFINISHED: &str = "unfinished deployment";
 pub struct Experiment {
     /// Its name, for [`run`](crate::run).
     pub name: &'static str,
-    /// What it measures, one line.
+    /// What it measures, one line. Starts with `simulated:` if it does not measure this machine.
     pub about: &'static str,
     /// Differences from the set-up of the paper whose figures it repeats; empty without a paper.
     pub differs: &'static str,
@@ -206,6 +206,11 @@ pub struct Experiment {
 }
 
 impl Experiment {
+    /// Whether its figures are those of simulated cores. Then its tables, claims and plots say so.
+    pub fn is_simulated(&self) -> bool {
+        self.about.starts_with("simulated:")
+    }
+
     pub(crate) fn plots(&self) -> Result<Vec<Plot>, Error> {
         let mut plots: Vec<Plot> = parse_list(self.name, self.plots)?;
         for plot in &mut plots {

@@ -26,6 +26,11 @@ mod rate_bucket;
 mod rate_isolation;
 mod rate_overhead;
 mod rings;
+mod unis_batches;
+mod unis_density;
+mod unis_multi;
+mod unis_occupancy;
+mod unis_scale;
 
 use crate::Experiment;
 
@@ -51,4 +56,9 @@ pub(crate) const ALL: &[Experiment] = &[
     rate_overhead::EXPERIMENT,
     rate_bucket::EXPERIMENT,
     bound::EXPERIMENT,
+    unis_batches::EXPERIMENT,
+    unis_density::EXPERIMENT,
+    unis_multi::EXPERIMENT,
+    unis_occupancy::EXPERIMENT,
+    unis_scale::EXPERIMENT,
 ];

@@ -26,11 +26,21 @@ pub enum Fault {
     SlowProgram,
     /// The links of the chains have no offloads.
     LinksWithoutOffloads,
+    /// Fixed turns of 10 ms replace the policy `unis` on simulated cores.
+    FixedTurns,
+    /// A switch of `unis` costs 100 us on simulated cores.
+    SlowSwitch,
+    /// `unis` assumes ten times the cost of the second chain, and has no occupancy rule.
+    WrongCosts,
+    /// `unis` has no occupancy rule where it should.
+    RuleOff,
+    /// The second of two equal simulations has another seed.
+    OtherSeed,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 15] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -41,6 +51,11 @@ impl Fault {
         Self::SlowFunction,
         Self::SlowProgram,
         Self::LinksWithoutOffloads,
+        Self::FixedTurns,
+        Self::SlowSwitch,
+        Self::WrongCosts,
+        Self::RuleOff,
+        Self::OtherSeed,
     ];
 
     /// Its name on the command line.
@@ -56,6 +71,11 @@ impl Fault {
             Self::SlowFunction => "slow-function",
             Self::SlowProgram => "slow-program",
             Self::LinksWithoutOffloads => "links-without-offloads",
+            Self::FixedTurns => "fixed-turns",
+            Self::SlowSwitch => "slow-switch",
+            Self::WrongCosts => "wrong-costs",
+            Self::RuleOff => "rule-off",
+            Self::OtherSeed => "other-seed",
         }
     }
 
@@ -72,6 +92,17 @@ impl Fault {
             Self::SlowFunction => ("kernel-chain", "each further function"),
             Self::SlowProgram => ("deploy", "plan, ms"),
             Self::LinksWithoutOffloads => ("bulk", "TCP bulk, kernel chain"),
+            Self::FixedTurns => ("unis-batches", "same mechanism, unis / cooperative"),
+            Self::SlowSwitch => (
+                "unis-density",
+                "same mechanism, unis / cooperative k=8, light",
+            ),
+            Self::WrongCosts => ("unis-multi", "unis, difference of S1 and S2"),
+            Self::RuleOff => (
+                "unis-occupancy",
+                "rule on, slices of 125 % / 75 %, switch of 1 us",
+            ),
+            Self::OtherSeed => ("unis-scale", "cores that differ"),
         }
     }
 }

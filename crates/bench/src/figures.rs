@@ -10,7 +10,7 @@ use crate::{Error, Row};
 pub(crate) struct Figure<O> {
     name: &'static str,
     column: Column,
-    of: fn(&O) -> f64,
+    pub(crate) of: fn(&O) -> f64,
 }
 
 /// How rows show a figure, from its values in all rounds of all deployments.

@@ -48,6 +48,7 @@ mod round_trips;
 mod routers;
 mod sampling;
 mod scratch;
+mod simulated;
 mod variant;
 mod variants;
 
@@ -178,6 +179,8 @@ mod tests {
             for plot in &plots {
                 assert!(!plot.title.is_empty() && !plot.table.is_empty() && !plot.along.is_empty());
                 assert!(!plot.values.is_empty(), "{}", plot.title);
+                let says_so = plot.title.contains("simulated");
+                assert_eq!(says_so, experiment.is_simulated(), "{}", plot.title);
             }
         }
     }

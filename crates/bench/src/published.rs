@@ -7,6 +7,8 @@
 pub(crate) mod calvin;
 #[rustfmt::skip]
 pub(crate) mod rate_control;
+#[rustfmt::skip]
+pub(crate) mod unis;
 
 use myelin_report::experiment::FigurePoint;
 
@@ -27,7 +29,7 @@ const fn stated(value: f64, source: &'static str) -> Published {
 
 impl Published {
     /// The ratio of two values of one source.
-    const fn over(self, other: Self) -> Self {
+    pub(crate) const fn over(self, other: Self) -> Self {
         stated(self.value / other.value, self.source)
     }
 

@@ -14,7 +14,7 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 10] = [
+const GATE: [&str; 15] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
@@ -25,6 +25,11 @@ const GATE: [&str; 10] = [
     "framework",
     "rate-overhead",
     "bound",
+    "unis-batches",
+    "unis-density",
+    "unis-multi",
+    "unis-occupancy",
+    "unis-scale",
 ];
 /// The experiment whose cancellation is in the gate.
 const CANCELLED_IN_GATE: &str = "bound";
@@ -74,6 +79,23 @@ fn check_report(report: &Report<Row>) {
         assert!(
             claim.verdict().is_none() || claim.undecided.is_some(),
             "{claim:?}"
+        );
+    }
+    let is_simulated = experiments()
+        .iter()
+        .any(|one| one.name == report.experiment && one.is_simulated());
+    if is_simulated {
+        assert!(
+            report
+                .rows
+                .iter()
+                .all(|row| row.table().starts_with("simulated "))
+        );
+        assert!(
+            report
+                .claims
+                .iter()
+                .all(|claim| claim.id.starts_with("simulated "))
         );
     }
     for setting in ["quiet", "effort", "interval_us", "program_sha256"] {

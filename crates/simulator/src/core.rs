@@ -377,7 +377,9 @@ impl Core {
         }
         self.reads = self.reads.saturating_add(reads);
         self.result.busy_ns += end_ns - now_ns;
-        if let (Scheduler::Fair { .. }, Some(task)) = (self.setup.scheduler, self.running) {
+        // A task that polls pays for its whole slices.
+        let sleeps = matches!(self.setup.scheduler, Scheduler::Fair { polls: false, .. });
+        if let (true, Some(task)) = (sleeps, self.running) {
             self.fair.charge(task, batch_ns, reads);
         }
         let is_full = lane

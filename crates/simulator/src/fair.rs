@@ -8,6 +8,7 @@ const NICE_0_WEIGHT: u32 = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct FairClass {
     tasks: Vec<FairTask>,
+    slice_start_ns: u64,
     pub(crate) slice_end_ns: u64,
 }
 
@@ -28,6 +29,7 @@ impl FairClass {
         };
         Self {
             tasks: vec![task; tasks],
+            slice_start_ns: 0,
             slice_end_ns: 0,
         }
     }
@@ -36,7 +38,8 @@ impl FairClass {
         self.tasks[task].weight = weight.max(1);
     }
 
-    /// Charges a task for `reads` reads of `read_ns` each.
+    /// Charges a task for `reads` reads of `read_ns` each. Tasks that poll use the core also
+    /// without packets: [`Self::choose`] charges them.
     pub(crate) fn charge(&mut self, task: usize, read_ns: u64, reads: u32) {
         let task = &mut self.tasks[task];
         let weighted_ns = read_ns.saturating_mul(NICE_0_WEIGHT.into()) / u64::from(task.weight);
@@ -61,6 +64,9 @@ impl FairClass {
         else {
             return None;
         };
+        if let (true, Some(task)) = (polls, running) {
+            self.charge(task, now_ns.saturating_sub(self.slice_start_ns), 1);
+        }
         let can_run = |task: usize| polls || has_packets(task);
         let runnable = (0..self.tasks.len()).filter(|task| can_run(*task));
         let Some(next) = runnable.min_by_key(|task| self.tasks[*task].virtual_ns) else {
@@ -69,6 +75,7 @@ impl FairClass {
             }
             return None;
         };
+        self.slice_start_ns = now_ns;
         self.slice_end_ns = now_ns.saturating_add(slice_ns);
         if let Some(before) = running.filter(|before| *before != next) {
             self.tasks[before].sleeps = !can_run(before);

@@ -371,6 +371,32 @@ fn two_equal_chains_get_equal_throughput() {
 }
 
 #[test]
+fn tasks_that_poll_get_equal_shares_of_the_fair_class() {
+    // In a slice of 100 us a task processes 1,998 packets of 50 ns.
+    let chain = Chain::even(3, 50, 2e7);
+    let fair = Scheduler::Fair {
+        slice_ns: 100_000,
+        wake_ns: 0,
+        polls: true,
+    };
+    let mechanism = Mechanism {
+        between_batches: false,
+        ..HAND_OVER
+    };
+    let weightless = Parameters::LoadBased(LoadBasedParameters {
+        weigh_ns: u64::MAX,
+        backpressure: false,
+        ..LoadBasedParameters::default()
+    });
+    let mut bed = bed(&[chain], mechanism, fair, weightless);
+    bed.machine.run(30 * MS);
+    let switches = bed.machine.core(bed.core).switches;
+    assert!((280..=301).contains(&switches), "{switches} switches");
+    let delivered = bed.machine.chain(bed.chains[0]).delivered;
+    assert!(delivered > 180_000, "{delivered} packets in 100 rounds");
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
     let mut chain = Chain::even(2, 100, 1e6);
     chain.pattern = Pattern::Poisson;

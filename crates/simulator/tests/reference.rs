@@ -97,6 +97,7 @@ struct Core {
     has_decided: bool,
     next_lane: usize,
     fair: Vec<Fair>,
+    slice_start_ns: u64,
     slice_end_ns: u64,
     starves_since: Vec<Option<u64>>,
     waits: bool,
@@ -247,6 +248,10 @@ impl Plain {
             return now_ns;
         }
         self.record_starvation(core, now_ns);
+        if polls && let Some(task) = core.running {
+            let fair = &mut core.fair[task];
+            fair.virtual_ns += (now_ns - core.slice_start_ns) * 1024 / fair.weight;
+        }
         let runnable = tasks.filter(|task| can_run[*task]);
         let Some(next) = runnable.min_by_key(|task| core.fair[*task].virtual_ns) else {
             if let Some(task) = core.running.take() {
@@ -254,6 +259,7 @@ impl Plain {
             }
             return now_ns;
         };
+        core.slice_start_ns = now_ns;
         core.slice_end_ns = now_ns + slice_ns;
         let mut free_ns = now_ns;
         if core.running != Some(next) {
@@ -348,7 +354,11 @@ impl Plain {
         }
         core.reads += 1;
         core.result.busy_ns += end_ns - now_ns;
-        if is_fair && let Some(task) = core.running {
+        let polls = matches!(core.setup.scheduler, Scheduler::Fair { polls: true, .. });
+        if is_fair
+            && !polls
+            && let Some(task) = core.running
+        {
             let fair = &mut core.fair[task];
             fair.virtual_ns += (end_ns - now_ns) * 1024 / fair.weight;
         }
@@ -475,6 +485,7 @@ impl Core {
             has_decided: false,
             next_lane: 0,
             fair,
+            slice_start_ns: 0,
             slice_end_ns: 0,
             waits: false,
             result: CoreResult::default(),

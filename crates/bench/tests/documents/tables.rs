@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use myelin_bench::{Claim, Report, Row, Verdict, experiments as all_experiments};
+use myelin_bench::{Claim, Experiment, Report, Row, Verdict, experiments as all_experiments};
 use myelin_report::experiment::{cell, day, number, plain, source_lines, verdict};
 
 use crate::page::Envelopes;
@@ -50,9 +50,15 @@ pub(crate) fn claims<'a>(page: &str, report: &'a Report<Row>) -> String {
         } else {
             ("", "")
         };
+        let is_simulated = experiment.is_some_and(Experiment::is_simulated);
+        let figure = if is_simulated {
+            "simulated"
+        } else {
+            "measured"
+        };
         let _ = writeln!(
             out,
-            "\n| claim | bound |{head} measured [95 % interval] | verdict |\n\
+            "\n| claim | bound |{head} {figure} [95 % interval] | verdict |\n\
              |---|---|{rule}---|---|"
         );
     }
