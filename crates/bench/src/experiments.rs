@@ -31,6 +31,7 @@ mod unis_density;
 mod unis_multi;
 mod unis_occupancy;
 mod unis_scale;
+mod unis_throughput;
 
 use crate::Experiment;
 
@@ -56,6 +57,7 @@ pub(crate) const ALL: &[Experiment] = &[
     rate_overhead::EXPERIMENT,
     rate_bucket::EXPERIMENT,
     bound::EXPERIMENT,
+    unis_throughput::EXPERIMENT,
     unis_batches::EXPERIMENT,
     unis_density::EXPERIMENT,
     unis_multi::EXPERIMENT,

@@ -36,11 +36,13 @@ pub enum Fault {
     RuleOff,
     /// The second of two equal simulations has another seed.
     OtherSeed,
+    /// UNiS has slices of a thousandth of a ring.
+    ShortSlices,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -56,6 +58,7 @@ impl Fault {
         Self::WrongCosts,
         Self::RuleOff,
         Self::OtherSeed,
+        Self::ShortSlices,
     ];
 
     /// Its name on the command line.
@@ -76,6 +79,7 @@ impl Fault {
             Self::WrongCosts => "wrong-costs",
             Self::RuleOff => "rule-off",
             Self::OtherSeed => "other-seed",
+            Self::ShortSlices => "short-slices",
         }
     }
 
@@ -103,6 +107,7 @@ impl Fault {
                 "rule on, slices of 125 % / 75 %, switch of 1 us",
             ),
             Self::OtherSeed => ("unis-scale", "cores that differ"),
+            Self::ShortSlices => ("unis-throughput", "unis / cooperative k=8, 8 light"),
         }
     }
 }

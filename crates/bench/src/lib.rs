@@ -37,6 +37,7 @@ mod figures;
 mod frames;
 mod generator;
 mod installed;
+mod live_core;
 mod machine;
 mod network;
 mod ovs;

@@ -15,6 +15,9 @@ use crate::launch::Launcher;
 /// Name of every worker: the start of its command line, and the name of its main thread.
 pub const WORKER_NAME: &str = "myelin-worker";
 
+/// Default number of descriptors of a ring between processes.
+const DEFAULT_RING: u32 = 1024;
+
 /// Largest batch.
 pub const MAX_BATCH: u16 = 256;
 
@@ -36,6 +39,8 @@ pub struct WorkerConfig {
     pub idle: Idle,
     /// Number of frames. Unused with `devices` and `packet_sockets`.
     pub frames: u32,
+    /// Descriptors of each ring between the processes of a pipeline, a power of two.
+    pub ring: u32,
     /// Size of a frame, 2048 or 4096 bytes.
     pub frame_size: u32,
     /// Starts the process; `None` makes it a child of this process.
@@ -73,6 +78,7 @@ impl WorkerConfig {
             },
             frames: 4096,
             frame_size: 2048,
+            ring: DEFAULT_RING,
             launcher: None,
             devices: None,
             packet_sockets: false,

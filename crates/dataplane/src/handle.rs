@@ -51,6 +51,8 @@ pub struct WorkerHandle {
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
     packet_sockets: BTreeMap<SocketId, PacketSocket>,
+    /// Replay ports: the packet, and the chain that it enters.
+    replays: BTreeMap<SocketId, (Vec<u8>, (u32, u16))>,
     /// Borrower numbers of rings and pipeline processes on this worker's UMEM.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
@@ -91,8 +93,13 @@ impl WorkerHandle {
             // Packets leave the first process at a socket.
             egress: egress.clone().filter(|_| self.holder.is_some()),
         });
+        let replays = self.replays.keys().map(|&port| MemberLane {
+            port,
+            ingress: MemberRing::Replay(self.config.frames),
+            egress: egress.clone(),
+        });
         Member {
-            lanes: sockets.chain(rings).collect(),
+            lanes: sockets.chain(replays).chain(rings).collect(),
         }
     }
 
@@ -156,6 +163,20 @@ impl WorkerHandle {
         Ok(id)
     }
 
+    /// Adds a port that receives this packet again and again, as fast as the worker takes it, and
+    /// sends packets nowhere. The packet enters a chain of this service path identifier and
+    /// generation. For measurements without a device.
+    pub fn add_replay(&mut self, packet: Vec<u8>, chain: (u32, u16)) -> Result<SocketId, Error> {
+        let id = self.unused_number()?;
+        self.ask(&Request::AddReplay {
+            id,
+            packet: packet.clone(),
+            chain,
+        })?;
+        self.replays.insert(id, (packet, chain));
+        Ok(id)
+    }
+
     /// Changes the behaviour of the worker without packets.
     pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
         self.ask(&Request::SetIdle(idle))?;
@@ -172,6 +193,7 @@ impl WorkerHandle {
                 !self.sockets.contains_key(id)
                     && !self.successors.contains_key(id)
                     && !self.packet_sockets.contains_key(id)
+                    && !self.replays.contains_key(id)
                     && !self.reserved.contains(id)
             })
             .ok_or(Error::Parameter {
@@ -264,7 +286,9 @@ impl WorkerHandle {
         for segment in &chain.segments {
             let id = segment.exit.socket();
             let is_device = self.config.devices.is_some() && id.0 < 2;
-            let is_socket = self.sockets.contains_key(&id) || self.packet_sockets.contains_key(&id);
+            let is_socket = self.sockets.contains_key(&id)
+                || self.packet_sockets.contains_key(&id)
+                || self.replays.contains_key(&id);
             if !is_device && !is_socket && !self.rings.contains_key(&id) {
                 return Err(self.missing_socket(id));
             }

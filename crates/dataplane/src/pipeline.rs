@@ -161,7 +161,7 @@ impl Pipeline {
         if self.ring(from, to).is_none() {
             self.rings.push(PipelineRing {
                 id: reserve(head)?,
-                link: RingLink::create()?,
+                link: RingLink::create(head.config().ring)?,
                 from,
                 to,
             });

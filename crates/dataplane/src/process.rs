@@ -149,6 +149,7 @@ pub(crate) fn describe(request: &Request) -> String {
             format!("add the socket of {interface} queue {queue}")
         }
         Request::AddPacketSocket { id, .. } => format!("add packet socket {}", id.0),
+        Request::AddReplay { id, .. } => format!("add replay port {}", id.0),
         Request::RemoveSocket { id } => format!("remove socket {}", id.0),
         Request::AddRing { id, .. } => format!("add ring {}", id.0),
         Request::TakeFrames { id } => format!("take the frames of ring or process {}", id.0),

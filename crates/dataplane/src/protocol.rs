@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use myelin_packet::Meta;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{SocketId, UserChain};
@@ -48,6 +49,15 @@ pub(crate) enum Request {
         id: SocketId,
         /// Whether the socket receives packets.
         receives: bool,
+    },
+    /// Use a port that receives a packet again and again, and sends packets nowhere.
+    AddReplay {
+        /// Number of the port.
+        id: SocketId,
+        /// The packet.
+        packet: Vec<u8>,
+        /// Service path identifier and generation of the packet.
+        chain: (u32, u16),
     },
     /// Close a socket that is no chain's exit.
     RemoveSocket {
@@ -180,6 +190,10 @@ pub(crate) enum NewPortKind {
         ring: OwnedFd,
         wake_fd: OwnedFd,
         side: RingSide,
+    },
+    Replay {
+        packet: Vec<u8>,
+        meta: Meta,
     },
     PacketSocket {
         fd: OwnedFd,

@@ -37,14 +37,15 @@ impl ReplayPort {
 
     fn write(&mut self, memory: &FrameMemory, frame: &mut crate::umem::Frame) {
         let number = memory.frame_number(frame) as usize;
-        if std::mem::replace(&mut self.written[number], true) {
-            return;
-        }
+        let has_packet = std::mem::replace(&mut self.written[number], true);
         let start = HEADROOM as usize;
         let meta = self.meta.to_bytes();
         let bytes = memory.bytes_mut(frame);
+        // Another process of a pipeline has changed the position.
         bytes[start - meta.len()..start].copy_from_slice(&meta);
-        bytes[start..][..self.packet.len()].copy_from_slice(&self.packet);
+        if !has_packet {
+            bytes[start..][..self.packet.len()].copy_from_slice(&self.packet);
+        }
     }
 }
 

@@ -10,9 +10,6 @@ use crate::error::Error;
 use crate::ring_port::WORDS;
 use crate::spsc::RingFile;
 
-/// Entries of each ring between processes.
-const ENTRIES: u32 = 1024;
-
 /// A ring and the eventfd that wakes its receiver.
 #[derive(Debug)]
 pub(crate) struct RingLink {
@@ -21,14 +18,15 @@ pub(crate) struct RingLink {
 }
 
 impl RingLink {
-    pub(crate) fn create() -> Result<Arc<Self>, Error> {
+    /// Makes a ring of `entries` descriptors, a power of two.
+    pub(crate) fn create(entries: u32) -> Result<Arc<Self>, Error> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake_fd = EventFd::from_flags(flags).map_err(|errno| Error::Memory {
             what: "eventfd of a ring",
             bytes: size_of::<u64>(),
             source: io::Error::from(errno),
         })?;
-        let ring = RingFile::create(ENTRIES, WORDS)?;
+        let ring = RingFile::create(entries, WORDS)?;
         Ok(Arc::new(Self { ring, wake_fd }))
     }
 

@@ -6,6 +6,7 @@ use crate::driver::{DrivenPort, Driver};
 use crate::error::Error;
 use crate::port::{Buffer, FramePool, Port};
 use crate::protocol::{NewPort, NewPortKind, PortSetup};
+use crate::replay_port::ReplayPort;
 use crate::ring_port::RingPort;
 use crate::umem::{Borrower, FrameMemory, Umem};
 use crate::xdp_port::XdpPort;
@@ -63,6 +64,10 @@ impl Driver for Sockets {
                 wake_fd,
                 side,
             } => RingPort::new(ring, wake_fd, side, borrower, memory).map(WorkerPort::Ring),
+            NewPortKind::Replay { packet, meta } => {
+                let port = ReplayPort::new(borrower, memory.frames(), meta, packet);
+                Ok(WorkerPort::Replay(port))
+            }
             NewPortKind::PacketSocket { .. } => {
                 return Err("this worker has no frames for super-packets".into());
             }
@@ -82,6 +87,8 @@ pub enum WorkerPort {
     Xdp(XdpPort),
     /// An end of a ring.
     Ring(RingPort),
+    /// Packets without a device, for measurements.
+    Replay(ReplayPort),
 }
 
 impl DrivenPort for WorkerPort {
@@ -89,6 +96,7 @@ impl DrivenPort for WorkerPort {
         match self {
             Self::Xdp(port) => port.close(),
             Self::Ring(port) => drop(port),
+            Self::Replay(port) => drop(port),
         }
     }
 }
@@ -98,6 +106,7 @@ macro_rules! dispatch {
         match $port {
             WorkerPort::Xdp($inner) => $call,
             WorkerPort::Ring($inner) => $call,
+            WorkerPort::Replay($inner) => $call,
         }
     };
 }

@@ -45,6 +45,7 @@ impl WorkerHandle {
             successors: BTreeMap::new(),
             rings,
             packet_sockets: BTreeMap::new(),
+            replays: BTreeMap::new(),
             reserved: BTreeSet::new(),
             orphaned: BTreeSet::new(),
             chains: BTreeMap::new(),
@@ -134,6 +135,10 @@ impl WorkerHandle {
         }
         for (&id, socket) in &self.packet_sockets {
             process.ask(&socket.request(id), &socket.fds())?;
+        }
+        for (&id, (packet, chain)) in &self.replays {
+            let (packet, chain) = (packet.clone(), *chain);
+            process.ask(&Request::AddReplay { id, packet, chain }, &[])?;
         }
         for (chain, block) in self.chains.values().cloned() {
             process.ask(&Request::AddChain { chain, block }, &[])?;

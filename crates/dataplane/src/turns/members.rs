@@ -43,6 +43,8 @@ pub(crate) enum MemberRing {
         entries: u32,
     },
     Pipeline(Arc<RingLink>),
+    /// A replay port with this number of frames.
+    Replay(u32),
 }
 
 impl MemberRing {
@@ -50,6 +52,7 @@ impl MemberRing {
         match self {
             Self::Socket { entries, .. } => RingKind::Socket { entries: *entries },
             Self::Pipeline(_) => RingKind::Pipeline,
+            Self::Replay(packets) => RingKind::Replay { packets: *packets },
         }
     }
 
@@ -57,6 +60,7 @@ impl MemberRing {
         match self {
             Self::Socket { entries, .. } => *entries,
             Self::Pipeline(link) => link.entries(),
+            Self::Replay(packets) => *packets,
         }
     }
 }
@@ -161,12 +165,14 @@ impl CoreTable {
     pub(crate) fn with_fds<T>(&self, send: impl FnOnce(&[BorrowedFd<'_>]) -> T) -> Option<T> {
         let open = self.rings.iter().map(|ring| match ring {
             MemberRing::Socket { fd, .. } => fd.upgrade().map(Some),
-            MemberRing::Pipeline(_) => Some(None),
+            MemberRing::Pipeline(_) | MemberRing::Replay(_) => Some(None),
         });
         let open: Vec<Option<Arc<OwnedFd>>> = open.collect::<Option<_>>()?;
         let rings = self.rings.iter().zip(&open);
         let rings = rings.filter_map(|(ring, socket)| match (ring, socket) {
             (MemberRing::Pipeline(link), _) => Some(link.ring.fd()),
+            // A ring without a descriptor has the table's.
+            (MemberRing::Replay(_), _) => Some(self.file.fd()),
             (MemberRing::Socket { .. }, socket) => socket.as_ref().map(|fd| fd.as_fd()),
         });
         let fds: Vec<_> = std::iter::once(self.file.fd()).chain(rings).collect();

@@ -17,6 +17,11 @@ pub(crate) enum RingKind {
     },
     /// A ring between two processes of a pipeline.
     Pipeline,
+    /// A replay port, which always has this number of packets.
+    Replay {
+        /// Number of packets.
+        packets: u32,
+    },
 }
 
 /// An observer of a ring.
@@ -25,6 +30,7 @@ pub(super) enum RingSensor {
     /// The descriptor is readable while the ring has packets.
     Socket(ReceiveObserver, OwnedFd),
     Pipeline(SharedObserver),
+    Replay(u32),
 }
 
 impl RingSensor {
@@ -37,6 +43,7 @@ impl RingSensor {
                 .and_then(|ring| ring.observer())
                 .map(Self::Pipeline)
                 .map_err(|error| error.to_string()),
+            RingKind::Replay { packets } => Ok(Self::Replay(packets)),
         }
     }
 
@@ -45,6 +52,7 @@ impl RingSensor {
     pub(super) fn indices(&self) -> (u32, u32) {
         match self {
             Self::Socket(observer, _) => observer.indices(),
+            Self::Replay(packets) => (*packets, 0),
             Self::Pipeline(observer) => {
                 // The consumer first: it is never ahead of the producer.
                 let read = observer.dequeued() as u32;
@@ -58,7 +66,7 @@ impl RingSensor {
     pub(super) fn readable_fd(&self) -> Option<RawFd> {
         match self {
             Self::Socket(_, fd) => Some(fd.as_raw_fd()),
-            Self::Pipeline(_) => None,
+            Self::Pipeline(_) | Self::Replay(_) => None,
         }
     }
 }

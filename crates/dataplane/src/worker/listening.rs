@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_functions::States;
+use myelin_packet::Meta;
+use myelin_packet::parse::parse;
 use nix::sys::signalfd::SignalFd;
 
 use super::changes::{ChangeSender, LoopState, Phase};
@@ -112,6 +114,7 @@ impl<D: Driver> ControlThread<D> {
                 )
             }
             Request::AddPacketSocket { id, receives } => self.add_packet_socket(id, receives, fds),
+            Request::AddReplay { id, packet, chain } => self.add_replay(id, packet, chain),
             Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
                 let holder = Borrower::of(id)?;
@@ -182,6 +185,12 @@ impl<D: Driver> ControlThread<D> {
             receives,
         };
         self.add_port(id, kind)
+    }
+
+    fn add_replay(&self, id: SocketId, packet: Vec<u8>, (spi, generation): (u32, u16)) -> Reply {
+        let headers = parse(&packet).map_err(|error| format!("{error:?}"))?;
+        let meta = Meta::new(0, spi, generation, 0, &headers);
+        self.add_port(id, NewPortKind::Replay { packet, meta })
     }
 
     fn redirect_chain(&self, chain: ChainRedirect, row: u32) -> Reply {
