@@ -15,11 +15,11 @@ use crate::map::{NamedMap, create_filled};
 #[repr(C)]
 pub(crate) struct RouterInstance {
     hop: Hop,
-    first: Tree,
     mtu: u32,
     icmp_rate: u32,
     has_v4: u32,
     has_v6: u32,
+    first: Tree,
 }
 
 /// The tables of a router in user space, before they are copied to maps.
@@ -34,7 +34,7 @@ impl RouterTables {
         RouterInstance {
             hop,
             first: self.0.lpm.v6.trees[0],
-            mtu: config.mtu.unwrap_or(u32::MAX),
+            mtu: config.mtu.unwrap_or(0),
             icmp_rate: config.icmp_rate,
             has_v4: config.addresses.0.is_some().into(),
             has_v6: config.addresses.1.is_some().into(),

@@ -66,11 +66,11 @@ enum {
 /* Same layout as myelin_kernel::router::RouterInstance. */
 const volatile struct router {
 	struct hop hop;
-	struct tree first; /* the tree for the first half of an IPv6 address */
-	__u32 mtu;	   /* longest IP packet of the next link */
-	__u32 icmp_rate;   /* ICMP messages a second */
-	__u32 has_v4;	   /* the router has an IPv4 address, so it reports IPv4 packets */
+	__u32 mtu;	 /* longest IP packet of the next link; 0: any */
+	__u32 icmp_rate; /* ICMP messages a second */
+	__u32 has_v4;	 /* the router has an IPv4 address, so it reports IPv4 packets */
 	__u32 has_v6;
+	struct tree first; /* the tree for the first half of an IPv6 address */
 } INSTANCE INSTANCE_SECTION;
 
 /* The loader sets the numbers of entries. */
@@ -235,7 +235,7 @@ static __always_inline bool is_too_long(const hook_ctx *ctx, const struct header
 	if (ctx->gso_size)
 		length = headers->payload - headers->l3 + ctx->gso_size;
 #endif
-	return length > INSTANCE.mtu;
+	return INSTANCE.mtu && length > INSTANCE.mtu;
 }
 
 static __always_inline bool route_packet(hook_ctx *ctx)
