@@ -25,6 +25,7 @@ pub(crate) mod port_state;
 pub(crate) mod ports;
 pub(crate) mod quiesce;
 pub(crate) mod reserved;
+pub(crate) mod router_messages;
 pub(crate) mod sandbox;
 pub(crate) mod stages;
 pub(crate) mod waiting;

@@ -284,7 +284,7 @@ fn a_router_answers_senders_over_its_ingress_interface() {
     }
     let myelin = Myelin::new();
     let ports = PortPair::new();
-    let router = "{ name: r, kind: router, space: user, config: { mtu: 1400, addresses: [ 10.77.0.254 ], routes: [ { prefix: 0.0.0.0/0 } ] } }";
+    let config = "{ mtu: 1400, addresses: [ 10.77.0.254 ], routes: [ { prefix: 0.0.0.0/0 } ] }";
     // A datagram whose time to live expires, and one above the router's MTU that must not be
     // fragmented. The answers are in the error queue (ip(7)): type and code.
     let program = "import socket, sys
@@ -303,10 +303,15 @@ def answer(size, ttl):
     print(extra[0][2][5], extra[0][2][6])
 answer(100, 1)
 answer(1472, 64)";
-    for worker in ["", SUPER_PACKETS] {
-        let file = myelin.write_file(&ports.both_ways(&format!("[ {router} ]"), worker));
+    for (space, more) in [("user", ""), ("user", SUPER_PACKETS), ("kernel", "")] {
+        let router = format!("[ {{ name: r, kind: router, space: {space}, config: {config} }} ]");
+        let file = myelin.write_file(&ports.both_ways(&router, more));
         myelin.run_ok(&["up", file.to_str().unwrap()]);
-        assert_eq!(ports.run_on_client(program), "11 0\n3 4\n", "{worker}");
+        assert_eq!(
+            ports.run_on_client(program),
+            "11 0\n3 4\n",
+            "{space} {more}"
+        );
         myelin.run_ok(&["down", "--all"]);
     }
     drop(ports);

@@ -99,11 +99,7 @@ fn assert_router_forwards(space: &str) -> String {
         .expect("standard output is piped");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
     assert_eq!(read_drops(&myelin), 0);
-    let icmp_error = if space == "user" {
-        run_sender(&myelin, "1", "60000")
-    } else {
-        send(&myelin, "1")
-    };
+    let icmp_error = run_sender(&myelin, "1", "60000");
     expect_drop(&myelin);
 
     // A route with the Ethernet address of the server as the next hop.
@@ -139,11 +135,11 @@ fn a_router_in_user_space_sends_time_exceeded() {
 }
 
 #[test]
-fn a_router_in_the_kernel_drops_packets_whose_ttl_expires() {
+fn a_router_in_the_kernel_sends_time_exceeded() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    assert_eq!(assert_router_forwards("kernel"), "");
+    assert_eq!(assert_router_forwards("kernel"), "10.0.0.254 11 0\n");
 }
 
 /// The list exceeds usual size limits of requests and of YAML parsers.
@@ -225,6 +221,41 @@ spec:
         });
         assert!(reached, "{space}: {status}");
         assert_eq!(status["drops"], 0, "{space}: {status}");
+        myelin.run_ok(&["down", "--all"]);
+    }
+}
+
+/// A flood of packets whose time to live expires gets a burst of ten messages, then `icmpRate`.
+#[test]
+fn routers_limit_their_icmp_messages() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let ports = PortPair::new();
+    let program = "import socket, time
+icmp = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+icmp.settimeout(2)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(0, 2, 1)
+start, count = time.time(), 0
+for i in range(500):
+    try: s.sendto(bytes(100), (\"10.77.0.2\", 9000))
+    except OSError: pass
+try:
+    while icmp.recv(2000)[20] == 11 and time.time() - start < 10: count += 1
+except TimeoutError: pass
+print(count, int(time.time() - start))";
+    for space in ["kernel", "user"] {
+        let myelin = Myelin::new();
+        let config =
+            "{ addresses: [ 10.77.0.254 ], icmpRate: 1, routes: [ { prefix: 0.0.0.0/0 } ] }";
+        let router = format!("[ {{ name: r, kind: router, space: {space}, config: {config} }} ]");
+        let file = myelin.write_file(&ports.both_ways(&router, ""));
+        myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
+        let output = ports.run_on_client(program);
+        let (count, seconds) = output.trim().split_once(' ').expect("two figures");
+        let (count, seconds): (u64, u64) = (count.parse().unwrap(), seconds.parse().unwrap());
+        assert!((10..=11 + seconds).contains(&count), "{space}: {output}");
         myelin.run_ok(&["down", "--all"]);
     }
 }

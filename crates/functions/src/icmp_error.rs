@@ -20,7 +20,7 @@ const PRECEDENCE: u8 = 0xc0;
 
 /// Why a router does not forward a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IcmpError {
+pub enum IcmpError {
     /// The time to live has expired (RFC 792; RFC 4443, section 3.3).
     TimeExceeded,
     /// The packet is longer than the MTU of the next link, bytes (RFC 1191, section 4; RFC 4443,
@@ -44,8 +44,9 @@ impl IcmpError {
 }
 
 /// Writes the message about `frame` into `message`, as a frame to the sender of `frame`. `from` is
-/// the router's address of the same family. Returns `false` if the RFCs forbid a message.
-pub(crate) fn write(
+/// the router's address of the same family. `frame` may be cut behind the quote; `headers` then end
+/// there. Returns `false` if the RFCs forbid a message.
+pub fn write(
     error: IcmpError,
     (frame, headers): (&[u8], &Headers),
     from: IpAddr,

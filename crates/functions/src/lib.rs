@@ -32,7 +32,7 @@ pub mod flow_table;
 pub mod flow_tracker;
 pub mod forward;
 pub mod function;
-mod icmp_error;
+pub mod icmp_error;
 mod ip_header;
 pub mod load_balancer;
 pub mod lossy_link;

@@ -13,6 +13,7 @@ use crate::classifier::ChainTarget;
 use crate::map::put;
 use crate::numbers::NumberRange;
 use crate::policer::Policer;
+use crate::reports::RouterReports;
 use crate::resources::PlaneResources;
 use crate::segment::{LoadedSegment, Loader};
 use crate::sockets::Sockets;
@@ -352,6 +353,14 @@ impl LoadedChain {
             .iter()
             .find_map(|segment| segment.state(position))
             .map_or(Ok(None), flows::read)
+    }
+
+    /// Returns the reports of a router in the kernel; `None` for any other function.
+    pub fn reports(&self, position: u8) -> Result<Option<RouterReports>, Error> {
+        self.segments
+            .iter()
+            .find_map(|segment| segment.state(position))
+            .map_or(Ok(None), RouterReports::of)
     }
 
     /// Returns the program of a kernel function, for test runs.

@@ -4,11 +4,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use myelin_spec::{FunctionConfig, FunctionInstance};
+use myelin_spec::{FunctionConfig, FunctionInstance, RouterConfig};
 
 use crate::hop::Hop;
 use crate::map::fds;
 use crate::object::{FIREWALL, FLOW_TRACKER, LOAD_BALANCER, MONITOR, NAT, Program, ROUTER};
+use crate::reports::REPORT_MAPS;
 use crate::state::{FunctionState, FunctionStates};
 use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
 
@@ -84,11 +85,11 @@ pub(crate) fn load(
             fd
         }
         FunctionConfig::Router(config) => {
-            let tables = router::RouterTables::new(config)
-                .map_err(|cause| Error::function("router", position, cause.to_string()))?;
-            let own = tables.create_maps()?;
-            let maps = join_maps(maps, fds(&own));
-            ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
+            let reports = states.get_or_create(None, &function.config, &REPORT_MAPS)?;
+            let maps = join_maps(maps, reports.maps());
+            let fd = load_router(hook, position, config, hop, &maps);
+            state = Some(reports);
+            fd
         }
         FunctionConfig::External(_) => Err(Error::function(
             "function",
@@ -115,6 +116,21 @@ pub(crate) fn load(
         }
     }?;
     Ok(LoadedFunction { fd, state })
+}
+
+fn load_router(
+    hook: Hook,
+    position: u8,
+    config: &RouterConfig,
+    hop: Hop,
+    maps: &[(&'static str, BorrowedFd<'_>)],
+) -> Result<OwnedFd, Error> {
+    let tables = router::RouterTables::new(config)
+        .map_err(|cause| Error::function("router", position, cause.to_string()))?;
+    let own = tables.create_maps()?;
+    let instance = tables.instance(hop, config);
+    let maps = join_maps(maps, fds(&own));
+    ROUTER.load(hook, bytemuck::bytes_of(&instance), &maps)
 }
 
 /// Returns the common maps and the maps of one function, in one list.

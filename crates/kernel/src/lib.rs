@@ -78,6 +78,7 @@ mod policer;
 mod port;
 mod reentry;
 mod relay;
+mod reports;
 mod resources;
 mod router;
 mod segment;
@@ -106,6 +107,7 @@ pub use policer::{Policer, ShaperCounters};
 pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
 pub use relay::{Relay, ReplyPath};
+pub use reports::{Report, ReportReason, RouterReports};
 pub use resources::Capacity;
 pub use sff::{
     BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime,

@@ -15,6 +15,10 @@ use crate::map::{NamedMap, create_filled};
 #[repr(C)]
 pub(crate) struct RouterInstance {
     hop: Hop,
+    mtu: u32,
+    icmp_rate: u32,
+    has_v4: u32,
+    has_v6: u32,
     first: Tree,
 }
 
@@ -26,10 +30,14 @@ impl RouterTables {
         RouteTables::new(&config.routes).map(Self)
     }
 
-    pub(crate) fn instance(&self, hop: Hop) -> RouterInstance {
+    pub(crate) fn instance(&self, hop: Hop, config: &RouterConfig) -> RouterInstance {
         RouterInstance {
             hop,
             first: self.0.lpm.v6.trees[0],
+            mtu: config.mtu.unwrap_or(0),
+            icmp_rate: config.icmp_rate,
+            has_v4: config.addresses.0.is_some().into(),
+            has_v6: config.addresses.1.is_some().into(),
         }
     }
 
@@ -73,7 +81,18 @@ mod tests {
 
     #[test]
     fn structures_match_their_c_layout() {
-        assert_same_layout!(ROUTER, "router", RouterInstance { hop, first });
+        assert_same_layout!(
+            ROUTER,
+            "router",
+            RouterInstance {
+                hop,
+                first,
+                mtu,
+                icmp_rate,
+                has_v4,
+                has_v6
+            }
+        );
         assert_same_layout!(
             ROUTER,
             "tree",

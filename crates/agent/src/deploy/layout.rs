@@ -22,6 +22,7 @@ use crate::node::chains::{ChainPorts, Generation, RunningChain, kernel_hook};
 use crate::node::entrance::Entrance;
 use crate::node::layout::{FrontDoor, Layout};
 use crate::node::ports::{PortLease, XdpAttachment};
+use crate::node::router_messages::{self, RouterMessages};
 
 /// The input of a layout's build step: the chain to build, its plan and its ports.
 #[derive(Clone, Copy)]
@@ -112,6 +113,8 @@ pub(crate) fn build_chain(
         is_cancelled,
     };
     let layout = build_layout(parts, job).map_err(|error| with_chain_name(&chain, error))?;
+    let router_messages = start_router_messages(job, &*layout);
+    let router_messages = router_messages.map_err(|error| with_chain_name(&chain, error))?;
     // From here on the worker's sockets claim the queues.
     drop(claims);
     let generation = Generation {
@@ -122,6 +125,7 @@ pub(crate) fn build_chain(
         entrance,
         chain,
         plan,
+        _router_messages: router_messages,
     };
     let xdp = attach_xdp_door(&generation, running.as_deref());
     let xdp = xdp.map_err(|error| with_chain_name(&generation.chain, error))?;
@@ -143,6 +147,18 @@ fn build_layout(parts: &Parts, job: LayoutJob<'_>) -> Result<Box<dyn Layout>, Ap
             Box::new(compact::build(parts, job)?)
         }
     })
+}
+
+fn start_router_messages(
+    job: LayoutJob<'_>,
+    layout: &dyn Layout,
+) -> Result<Vec<RouterMessages>, ApiError> {
+    let FrontDoor::Kernel(loaded) = layout.front_door() else {
+        return Ok(Vec::new());
+    };
+    let (_, ingress, _) = job.ports.kernel_ports()?;
+    let functions = job.functions(0..job.chain.functions.len());
+    router_messages::start_all(loaded, &functions, ingress.ifindex)
 }
 
 /// Whether the chain's worker has the front door, which polices.

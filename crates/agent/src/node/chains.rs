@@ -22,6 +22,7 @@ use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
 use crate::node::port_state::ChainLinks;
 use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::reserved::ReservedNames;
+use crate::node::router_messages::RouterMessages;
 use crate::node::waiting::WaitingChain;
 use crate::pool::{lock, wait_until_unique};
 
@@ -75,6 +76,8 @@ pub(crate) struct Generation {
     pub(crate) layout: Box<dyn Layout>,
     /// The way to the front door; `None` between DPDK devices.
     pub(crate) entrance: Option<Entrance>,
+    /// The senders of the ICMP messages of routers in the kernel.
+    pub(crate) _router_messages: Vec<RouterMessages>,
 }
 
 impl Generation {

@@ -4,8 +4,9 @@
  * tables of myelin_packet::routes, which the loader copies unchanged into arrays. Decrements the
  * TTL (hop limit) and writes the next hop's Ethernet address.
  *
- * Drops a packet without a route or with an expired TTL, and sends no ICMP message to the sender.
- * IPv6 packets that stay on their link pass unchanged.
+ * Drops a packet without a route, with an expired TTL, or above the MTU that must not be
+ * fragmented. Reports the last two to the agent, which sends an ICMP message to the sender. IPv6
+ * packets that stay on their link pass unchanged.
  */
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -15,6 +16,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "next.h"
+#include "report.h"
 
 /* This bit is set in an entry that holds the number of a block or a tree, not of a next hop. */
 #define IS_TABLE 0x80000000u
@@ -64,6 +66,10 @@ enum {
 /* Same layout as myelin_kernel::router::RouterInstance. */
 const volatile struct router {
 	struct hop hop;
+	__u32 mtu;	 /* longest IP packet of the next link; 0: any */
+	__u32 icmp_rate; /* ICMP messages a second */
+	__u32 has_v4;	 /* the router has an IPv4 address, so it reports IPv4 packets */
+	__u32 has_v6;
 	struct tree first; /* the tree for the first half of an IPv6 address */
 } INSTANCE INSTANCE_SECTION;
 
@@ -195,6 +201,7 @@ static __always_inline void decrement_hop_limit(hook_ctx *ctx, struct ipv6hdr *i
 }
 
 #define HOP_LIMIT_OF_LINK 255
+#define DONT_FRAGMENT	  0x4000
 
 /* Same rule as myelin_packet::link_scope. */
 static __always_inline bool stays_on_link(const struct ipv6hdr *ip, const void *data_end)
@@ -210,6 +217,25 @@ static __always_inline bool stays_on_link(const struct ipv6hdr *ip, const void *
 	/* Neighbour discovery. */
 	return ip->nexthdr == IPPROTO_ICMPV6 && ip->hop_limit == HOP_LIMIT_OF_LINK &&
 	       (const void *)(type + 1) <= data_end && *type >= 133 && *type <= 137;
+}
+
+/* Reports the packet if the router has an address of its family. Returns false: drop. */
+static __always_inline bool report_and_drop(hook_ctx *ctx, bool is_ipv6, __u32 reason)
+{
+	if (is_ipv6 ? INSTANCE.has_v6 : INSTANCE.has_v4)
+		report_packet(ctx, reason, INSTANCE.icmp_rate);
+	return false;
+}
+
+/* Returns whether an IP packet of this length exceeds the MTU. The segments of a GSO skb count. */
+static __always_inline bool is_too_long(const hook_ctx *ctx, const struct headers *headers,
+					__u32 length)
+{
+#if defined(MYELIN_HOOK_TC)
+	if (ctx->gso_size)
+		length = headers->payload - headers->l3 + ctx->gso_size;
+#endif
+	return INSTANCE.mtu && length > INSTANCE.mtu;
 }
 
 static __always_inline bool route_packet(hook_ctx *ctx)
@@ -232,8 +258,12 @@ static __always_inline bool route_packet(hook_ctx *ctx)
 		if (stays_on_link(ip, data_end))
 			return true;
 		number = look_up6(&ip->daddr);
-		if (!number || ip->hop_limit <= 1)
+		if (!number)
 			return false;
+		if (ip->hop_limit <= 1)
+			return report_and_drop(ctx, true, REPORT_TIME_EXCEEDED);
+		if (is_too_long(ctx, &headers, bpf_ntohs(ip->payload_len) + sizeof(*ip)))
+			return report_and_drop(ctx, true, REPORT_TOO_BIG);
 		decrement_hop_limit(ctx, ip);
 	} else {
 		struct iphdr *ip = l3;
@@ -241,8 +271,14 @@ static __always_inline bool route_packet(hook_ctx *ctx)
 		if ((const void *)(ip + 1) > data_end)
 			return false;
 		number = look_up4(ip->daddr);
-		if (!number || ip->ttl <= 1)
+		if (!number)
 			return false;
+		if (ip->ttl <= 1)
+			return report_and_drop(ctx, false, REPORT_TIME_EXCEEDED);
+		/* The egress link drops and counts a long packet without this flag. */
+		if (ip->frag_off & bpf_htons(DONT_FRAGMENT) &&
+		    is_too_long(ctx, &headers, bpf_ntohs(ip->tot_len)))
+			return report_and_drop(ctx, false, REPORT_TOO_BIG);
 		decrement_ttl(ip);
 	}
 

@@ -30,13 +30,12 @@ config! {
         /// The routes, of both address families; the longest matching prefix wins. At most 131072
         /// routes, with those of `routesFile`.
         "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes(ROUTE_KEYS)).with_default("[]"), from read_routes, with ROUTES_FILE;
-        /// The router's own addresses, at most one of each family. A router in user space sends
-        /// ICMP time exceeded from the address of the packet's family. Without an address it sends
-        /// none.
+        /// The router's own addresses, at most one of each family. The router sends ICMP messages
+        /// from the address of the packet's family. Without an address it sends none.
         "addresses" addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>) = ConfigKey::new(ValueType::Addresses).with_default("[]"), from read_addresses;
         /// The longest IP packet of the next link, bytes; without the key, the MTU of the egress
-        /// interface. A router in user space drops a longer packet that must not be fragmented, and
-        /// sends its sender ICMP packet too big (fragmentation needed).
+        /// interface. The router drops a longer packet that must not be fragmented, and sends its
+        /// sender ICMP packet too big (fragmentation needed).
         "mtu" mtu: Option<u32> = integer(68, 65_535, "bytes of an IP packet");
         /// The most ICMP messages a second. A burst holds up to ten.
         "icmpRate" icmp_rate: u32 = integer(0, 1_000_000, "messages a second").with_default("100");
@@ -68,8 +67,8 @@ pub static ROUTER: Kind = Kind {
     config: RouterConfig::KEYS,
     description: "Forwards packets to the next hop of the longest matching prefix. Decrements the time to \
                   live (hop limit). Drops packets without a route, and packets with an expired time to \
-                  live. Only a router in user space reports the expiry to the sender. IPv6 packets that \
-                  stay on their link, such as neighbour discovery, pass unchanged.",
+                  live, with an ICMP message to the sender. IPv6 packets that stay on their link, such as \
+                  neighbour discovery, pass unchanged.",
     example: "{ name: core, kind: router, config: { routes: [ { prefix: 0.0.0.0/0, mac: \"02:00:00:00:00:01\" } ] } }",
     read: |fields| FunctionConfig::Router(RouterConfig::from_fields(fields)),
     effect: |_| Effect {
