@@ -1,5 +1,5 @@
-//! Interfaces that go while a request works: the request's error names the interface, instead of the
-//! step that failed without the interface.
+//! Interfaces that go while a request works: the request's error names the interface, instead of
+//! the step that failed without the interface.
 
 use myelin_linux::netlink::Netlink;
 use myelin_spec::ServiceChain;

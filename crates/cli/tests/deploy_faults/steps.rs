@@ -1,6 +1,6 @@
-//! Counts the steps of an agent, and kills or stops the agent or makes a call fail at a chosen step.
-//! A step is a system call that makes, changes or opens an object, in a thread that works on a request.
-//! `steps.c` lists the calls.
+//! Counts the steps of an agent, and kills or stops the agent or makes a call fail at a chosen
+//! step. A step is a system call that makes, changes or opens an object, in a thread that works on
+//! a request. `steps.c` lists the calls.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -129,8 +129,8 @@ impl SteppedAgent {
         result
     }
 
-    /// Runs a command, and `meanwhile` while the agent is stopped at one of its steps. If the command
-    /// ends before that step, `meanwhile` runs then.
+    /// Runs a command, and `meanwhile` while the agent is stopped at one of its steps. If the
+    /// command ends before that step, `meanwhile` runs then.
     pub(crate) fn run_with_stop(
         &self,
         step: u32,
