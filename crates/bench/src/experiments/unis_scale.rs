@@ -58,7 +58,7 @@ struct Fleet {
 
 const FIGURES: &[Figure<Fleet>] = &[
     Figure::new("simulation_of_a_second", Interval("_s"), |fleet| fleet.pace),
-    Figure::new("delivered_share", Interval(""), |fleet| {
+    Figure::new("delivered_of_offered", Interval(""), |fleet| {
         fleet.delivered as f64 / fleet.offered.max(1) as f64
     }),
     Figure::new("sojourn_p50", Interval("_us"), |fleet| {
@@ -227,12 +227,12 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
     let [cooperative, unis, deadline] =
         [COOPERATIVE, UNIS, DEADLINE].map(|scheduler| subjects.at(samples, [scheduler]));
     let id = "simulated packets, deadline, delivered of offered";
-    let delivered = deadline.median("delivered_share");
+    let delivered = deadline.median("delivered_of_offered");
     claims.push(Claim::at_least(id, delivered, DELIVERED_BOUND));
     let id = "simulated packets, unis / cooperative k=8, delivered of offered";
     claims.push(Claim::shown(
         id,
-        unis.ratio(&cooperative, "delivered_share"),
+        unis.ratio(&cooperative, "delivered_of_offered"),
     ));
     let p99 = deadline.ratio(&unis, "sojourn_p99");
     claims.push(Claim::at_most(
