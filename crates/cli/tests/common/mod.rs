@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod chains;
 pub(crate) mod conformance;
+pub(crate) mod delay;
 pub(crate) mod load;
 pub(crate) mod port_pair;
 pub(crate) mod streams;

@@ -214,7 +214,8 @@ fn open_socket(
         memory.take_back_all_but(borrower, std::iter::empty());
     }
     let port = XdpPort::new(fd, &info, borrower, memory).map_err(|error| error.to_string())?;
-    Ok((port, info.config.ring_size))
+    let ring_size = info.config.ring_size;
+    Ok((port.keep_full(ring_size), ring_size))
 }
 
 fn refuse<T>() -> Result<T, String> {
