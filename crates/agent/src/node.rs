@@ -245,6 +245,7 @@ fn describe(resource: &Resource) -> String {
     match resource {
         Resource::Netns { name, .. } => format!("network namespace {name}"),
         Resource::Link { name } => format!("link {name}"),
+        Resource::Links(group) => format!("links {}...", group.prefix),
         Resource::Promiscuous(link) => format!("promiscuous mode of {}", link.name),
         Resource::Qdisc(link) => format!("queueing discipline of {}", link.name),
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),

@@ -83,7 +83,15 @@ impl ChainSource {
     /// All faults of the file, each with its position.
     pub fn parse(&self) -> Result<Vec<ServiceChain>, ApiError> {
         let source = myelin_spec::Source::new(&self.name);
-        myelin_spec::parse(&self.text, &source, &self.files).map_err(ApiError::usage)
+        let objects = myelin_spec::parse_objects(&self.text, &source, &self.files);
+        let objects = objects.map_err(ApiError::usage)?;
+        if let Some(topology) = objects.topologies.first() {
+            let (place, name) = (&topology.place, &topology.name);
+            return Err(ApiError::usage(format!(
+                "{place}: topology `{name}`: this version reads topologies, but makes none: remove it"
+            )));
+        }
+        Ok(objects.chains)
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::group::LinkGroup;
 use crate::link::{Link, LinkId};
 use crate::netlink::{Netlink, Request};
 use crate::process::Process;
@@ -38,6 +39,8 @@ pub enum Resource {
         /// Name of the link. Only this run uses the name.
         name: String,
     },
+    /// Many links in the namespace of the process that removes them.
+    Links(LinkGroup),
     /// The promiscuous mode of another program's link, if the mode was off before this run.
     Promiscuous(ForeignLink),
     /// The qdisc that [`htb::create`] or [`crate::fq::create`] added to another program's link.
@@ -337,6 +340,7 @@ pub fn remove(resource: &Resource) -> Result<()> {
     match resource {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
         Resource::Link { name } => delete_link(name),
+        Resource::Links(group) => group.remove(),
         Resource::Promiscuous(link) => {
             link.change(|_, link| Ok(Some(link::set_promiscuous(link, false))))
         }
