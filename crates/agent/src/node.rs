@@ -26,6 +26,7 @@ pub(crate) mod quiesce;
 pub(crate) mod reserved;
 pub(crate) mod sandbox;
 pub(crate) mod stages;
+pub(crate) mod topologies;
 pub(crate) mod waiting;
 mod wire_size;
 pub(crate) mod workers;
@@ -49,11 +50,14 @@ use discipline::Disciplines;
 use ledger::NodeLedger;
 use ports::Ports;
 use reserved::ReservedNames;
+use topologies::Topologies;
 use workers::Workers;
 
 /// All state of an agent.
 pub(crate) struct Node {
     pub(crate) chains: Chains,
+    /// The running topologies. Requests reserve their names among those of the chains.
+    pub(crate) topologies: Topologies,
     /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
     /// Interfaces that requests reserve while they plan, because planning decides which worker gets
@@ -122,6 +126,7 @@ impl Node {
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
         Ok(Self {
             chains: Chains::default(),
+            topologies: Topologies::default(),
             ledger: NodeLedger::default(),
             interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),

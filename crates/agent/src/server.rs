@@ -24,7 +24,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::Monitor;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
-    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    TopologyLink, TopologyStatus, UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
@@ -149,6 +150,8 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/agent", get(info))
         .route("/chains", get(list).post(up).delete(down_all))
         .route("/chains/{name}", delete(down))
+        .route("/topologies", get(topologies))
+        .route("/links", post(change_link))
         .route("/events", get(events))
         .route("/events/{name}", get(events))
         .route("/flows", get(flows))
@@ -285,6 +288,19 @@ async fn stop(State(state): State<Arc<ServerState>>) -> StatusCode {
 
 async fn list(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<ChainStatus>>, HttpError> {
     run_blocking(state, |engine| Ok(engine.list())).await
+}
+
+async fn topologies(
+    State(state): State<Arc<ServerState>>,
+) -> Result<Json<Vec<TopologyStatus>>, HttpError> {
+    run_blocking(state, |engine| Ok(engine.topologies())).await
+}
+
+async fn change_link(
+    State(state): State<Arc<ServerState>>,
+    Json(request): Json<LinkRequest>,
+) -> Result<Json<TopologyLink>, HttpError> {
+    run_waiting(state, move |engine| engine.change_link(&request)).await
 }
 
 async fn flows(

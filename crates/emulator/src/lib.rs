@@ -1,7 +1,7 @@
 //! Emulated hosts: a client and a server for a chain without real interfaces, and whole networks.
 //!
-//! [`Network`] makes the hosts, switches and links of a topology. The rest of this page is about the
-//! end hosts of a chain.
+//! [`Network`] makes the hosts, switches and links of a topology. The rest of this page is about
+//! the end hosts of a chain.
 //!
 //! A chain without ports in its file gets two hosts, `client` and `server`. Each is a named network
 //! namespace (`myelin-<chain>-client`) with one link, `eth0`. The other end of that link, the

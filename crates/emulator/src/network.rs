@@ -117,6 +117,11 @@ impl Network {
         &self.topology
     }
 
+    /// Whether an interface of the network has that name.
+    pub fn owns_interface(&self, name: &str) -> bool {
+        name.starts_with(&self.names.group.prefix)
+    }
+
     /// Returns the hosts in the order of the topology.
     pub fn hosts(&self) -> impl Iterator<Item = NetworkHost> {
         self.topology.hosts.iter().map(|host| NetworkHost {

@@ -113,8 +113,8 @@ fn chain_file_page() -> String {
 
 /// Returns the page of the keys of a topology.
 fn topology_page() -> String {
-    let intro = "After this page you can write every key of a topology. `myelin schema chain` prints the JSON Schema. The page \
-                 is generated from \
+    let intro = "After this page you can write every key of a topology. [emulator](../operation/emulator.md) says how to use \
+                 it. `myelin schema chain` prints the JSON Schema. The page is generated from \
                  `crates/spec/src/read/topology.rs` (`WRITE_DOCS=1 cargo test -p myelin-spec --test reference`).";
     keys_page("Topology file", intro, &myelin_spec::topology_keys())
 }

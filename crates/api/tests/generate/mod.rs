@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, UpRequest, VERSION,
-    VERSION_HEADER,
+    LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, TopologyLink,
+    TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -24,6 +24,8 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
+        describe_answer::<Vec<TopologyStatus>>(types, "GET", "/topologies"),
+        describe_request::<LinkRequest>(types, describe_answer::<TopologyLink>, "/links"),
         describe_request::<ProbeRequest>(types, describe_stream, "/probe"),
         describe_request::<RunRequest>(types, describe_stream, "/run"),
         describe_request::<CalibrateRequest>(types, describe_stream, "/calibrate"),
