@@ -11,6 +11,7 @@ pub(crate) mod circuit;
 pub(crate) mod confinement;
 pub(crate) mod container;
 pub(crate) mod cpu_latency;
+pub(crate) mod delay_line;
 pub(crate) mod devices;
 pub(crate) mod discipline;
 pub(crate) mod entrance;

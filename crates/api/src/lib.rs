@@ -35,6 +35,7 @@
 
 mod client;
 mod flood;
+mod impairment;
 mod paths;
 mod status;
 mod topology;
@@ -49,6 +50,7 @@ use serde::{Deserialize, Serialize};
 
 pub use client::Client;
 pub use flood::{FloodRequest, check_floods};
+pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
 pub use myelin_planner::{Origin, Plan, ShaperPlace, Step};
 pub use myelin_policy::sla::{

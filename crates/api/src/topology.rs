@@ -3,6 +3,8 @@
 use myelin_spec::{LinkSpec, Topology};
 use serde::{Deserialize, Serialize};
 
+use crate::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
+
 /// A topology: of a file, or running.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -15,6 +17,8 @@ pub struct TopologyStatus {
     pub switches: Vec<TopologySwitch>,
     /// The links, in the order of the file.
     pub links: Vec<TopologyLink>,
+    /// The delay line; `None`: no link has had delay, rate or loss.
+    pub delay_line: Option<DelayLineStatus>,
     /// Time that the agent took to make the topology, ms; `None`: it does not run.
     pub made_ms: Option<f64>,
 }
@@ -59,6 +63,11 @@ pub struct TopologyLink {
     pub ends: [TopologyEnd; 2],
     /// Whether `myelin link` has not set the link down.
     pub is_up: bool,
+    /// Delay, rate and loss.
+    pub impairments: LinkImpairments,
+    /// Counters of the direction from the first end to the second, and back, while the link has
+    /// delay, rate or loss.
+    pub directions: Option<[DirectionStatus; 2]>,
 }
 
 /// An end of a link.
@@ -96,6 +105,8 @@ pub enum LinkChange {
     Down,
     /// Move the end at a switch to this switch.
     Move(String),
+    /// Change delay, rate or loss of both directions.
+    Impair(ImpairmentChange),
 }
 
 impl TopologyStatus {
@@ -110,6 +121,7 @@ impl TopologyStatus {
                 .map(|name| describe_switch(name))
                 .collect(),
             links: topology.links.iter().map(describe_link).collect(),
+            delay_line: None,
             made_ms: None,
         }
     }
@@ -144,5 +156,7 @@ fn describe_link(link: &LinkSpec) -> TopologyLink {
         name: link.name.clone(),
         ends: link.ends.each_ref().map(end),
         is_up: true,
+        impairments: (&link.impairments).into(),
+        directions: None,
     }
 }

@@ -266,8 +266,8 @@ fn wrong_files_make_nothing() {
     );
     refuse(
         1,
-        &with("{ ends: [ h1, s2 ], delay: 10ms }"),
-        "not served yet",
+        &with("{ ends: [ h1, s2 ], delay: 10s, bandwidth: 100Gbit }"),
+        "lower `bandwidth`",
     );
     refuse(1, &LAB.replace("cpus: 0", "cpus: 4095"), "core 4095");
     let chain = "---

@@ -51,7 +51,33 @@ struct Switch {
 #[derive(Debug)]
 struct LinkEnds {
     ends: [LinkEnd; 2],
+    /// The ends in the caller's namespace of an impaired link between hosts: the opposite of the
+    /// first host's end, and of the second host's. No bridge joins them.
+    wires: Option<[LinkId; 2]>,
     is_down: bool,
+}
+
+impl LinkEnds {
+    /// Returns the ends in the caller's namespace.
+    fn ends_here(&self) -> impl Iterator<Item = &LinkId> {
+        let ports = self.ends.iter().filter(|end| end.is_port());
+        let ports = ports.map(|end| &end.link);
+        ports.chain(self.wires.iter().flatten())
+    }
+}
+
+/// The place of a link where a delay line takes its packets, in the caller's namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DelayPoint {
+    /// An end at a switch: packets arrive there from the other end, and leave there.
+    Port {
+        /// The interface.
+        end: LinkId,
+        /// Whether this is the second end of the link.
+        is_second: bool,
+    },
+    /// Two interfaces, each the opposite of a host's interface. Nothing else joins them.
+    Wires([LinkId; 2]),
 }
 
 #[derive(Debug, Clone)]
@@ -152,6 +178,28 @@ impl Network {
         })
     }
 
+    /// Returns the place where a delay line takes the packets of a link.
+    ///
+    /// # Errors
+    /// No such link, or a link that joins two hosts directly.
+    pub fn delay_point(&self, name: &str) -> Result<DelayPoint, NetworkError> {
+        let made = &self.links[self.find_link(name)?];
+        if let Some(wires) = &made.wires {
+            return Ok(DelayPoint::Wires(wires.clone()));
+        }
+        let side = made.ends.iter().position(LinkEnd::is_port);
+        let side = side.ok_or_else(|| {
+            self.failed(format!(
+                "the link `{name}` was made without delay, rate and loss, and joins two hosts directly: write `delay`, \
+                 `bandwidth` or `loss` into the file, or put a switch between the hosts"
+            ))
+        })?;
+        Ok(DelayPoint::Port {
+            end: made.ends[side].link.clone(),
+            is_second: side == 1,
+        })
+    }
+
     /// Returns the names of the bridges of each switch.
     pub fn bridges(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
         let switches = self.topology.switches.iter().zip(&self.switches);
@@ -187,14 +235,6 @@ fn has_group(host: &myelin_spec::HostSpec) -> bool {
 
 /// Refuses what the machine or this version cannot make.
 fn check(topology: &Topology) -> Result<(), String> {
-    let impaired = |link: &&LinkSpec| !link.impairments.is_none();
-    if let Some(link) = topology.links.iter().find(impaired) {
-        return Err(format!(
-            "links with delay, rate or loss are not served yet: remove `delay`, `jitter`, `bandwidth`, `queue` and `loss` \
-             of the link `{}`",
-            link.name
-        ));
-    }
     let cores = myelin_linux::affinity::count_cores();
     for host in &topology.hosts {
         if let Some(core) = host

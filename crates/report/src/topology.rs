@@ -4,6 +4,8 @@
 //! each link leads to a line with the node at its far end. A node with several links appears at
 //! each of them; its own links are drawn at the first.
 
+mod impairment;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
@@ -16,6 +18,7 @@ use crate::Error;
 use crate::html::canvas::{self, BOUND, INK, Name, SERIES_COLOURS};
 use crate::html::standalone_svg;
 use crate::terminal::{Column, add_field, listing, or_dash};
+pub use impairment::describe_impairments;
 
 /// Pixels of a letter's cell.
 const CELL: (i32, i32) = (7, 17);
@@ -76,7 +79,7 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
         ("limits", format_limits),
         ("network namespace", |host| host.netns.clone()),
     ];
-    let links: [Column<TopologyLink>; 3] = [
+    let links: [Column<TopologyLink>; 4] = [
         ("link", |link| link.name.clone()),
         ("interfaces", |link| {
             let [one, other] = link.ends.each_ref();
@@ -84,6 +87,10 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
             format!("{} - {}", end(one).trim_end(), end(other).trim_end())
         }),
         ("state", |link| format_state(link).to_owned()),
+        ("delay, rate, loss", |link| {
+            let text = describe_impairments(&link.impairments);
+            or_dash((!text.is_empty()).then(|| text.trim_start_matches(", ").to_owned()))
+        }),
     ];
     let mut out = summary(status) + "\n";
     for switch in &status.switches {
@@ -96,6 +103,7 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
         out.push_str(&listing(&links, &status.links, width));
         out.push('\n');
     }
+    out.push_str(&impairment::details(status, width));
     out
 }
 
@@ -219,6 +227,10 @@ fn describe(row: &Row<'_>, addresses: &HashMap<&str, String>) -> String {
         }
         if !link.is_up {
             text.push_str("  down");
+        }
+        let impairments = describe_impairments(&link.impairments);
+        if !impairments.is_empty() {
+            let _ = write!(text, "  {}", impairments.trim_start_matches(", "));
         }
     }
     text

@@ -10,6 +10,7 @@ use myelin_spec::{Ports, ServiceChain, Topology};
 
 use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::node::Node;
+use crate::node::delay_line::LineSlot;
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
 
@@ -102,11 +103,15 @@ pub(crate) fn make<'a>(
         let (run, journal) = (&node.parts.run_id, &node.parts.journal);
         let network = Network::create(run, topology, journal)
             .map_err(|error| ApiError::failed(format!("{place}: {error}")))?;
+        let line = LineSlot::default();
+        line.impair_all(&node.parts, &network)
+            .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
             declared: topology.clone(),
             network: Mutex::new(network),
+            line,
             made_ms,
         });
         made.names.push(name.clone());
@@ -198,15 +203,23 @@ pub(crate) fn change_link(node: &Node, request: &LinkRequest) -> Result<Topology
         let mut links = topology.links.iter();
         found.and_then(|found| links.position(|other| other.name == *found))
     };
-    match &request.change {
-        LinkChange::Up => network.set_link_up(link, true),
-        LinkChange::Down => network.set_link_up(link, false),
-        LinkChange::Move(to) => network.move_link(link, to),
-    }
-    .map_err(ApiError::failed)?;
+    let position = position.ok_or_else(|| {
+        let topology = network.topology();
+        ApiError::failed(format!("topology `{name}`: {}", topology.no_link(link)))
+    })?;
+    let changed = match &request.change {
+        LinkChange::Up => network.set_link_up(link, true).map_err(ApiError::failed),
+        LinkChange::Down => network.set_link_up(link, false).map_err(ApiError::failed),
+        LinkChange::Move(to) => network.move_link(link, to).map_err(ApiError::failed),
+        LinkChange::Impair(change) => {
+            let slot = &topology.line;
+            slot.change(&node.parts, &mut network, (position, change))
+        }
+    };
+    changed?;
     drop(network);
     let changed = topology.status().links.into_iter();
-    let mut changed = changed.skip(position.unwrap_or_default());
+    let mut changed = changed.skip(position);
     changed
         .next()
         .ok_or_else(|| ApiError::failed(format!("topology `{name}` has no link `{link}`")))

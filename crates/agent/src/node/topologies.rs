@@ -7,6 +7,7 @@ use myelin_emulator::{Network, NetworkEnd};
 use myelin_spec::Topology;
 
 use crate::api::{TopologyEnd, TopologyStatus};
+use crate::node::delay_line::LineSlot;
 use crate::pool::lock;
 
 /// A running topology.
@@ -15,6 +16,8 @@ pub(crate) struct RunningTopology {
     pub(crate) declared: Topology,
     /// The network, with its live changes. Locked for one change or one reading at a time.
     pub(crate) network: Mutex<Network>,
+    /// The delay line of links with delay, rate or loss.
+    pub(crate) line: LineSlot,
     /// Time that the agent took to make the network, ms.
     pub(crate) made_ms: f64,
 }
@@ -54,10 +57,13 @@ impl RunningTopology {
         for (described, (_, bridges)) in status.switches.iter_mut().zip(network.bridges()) {
             described.bridges = bridges.into_iter().map(str::to_owned).collect();
         }
-        for (described, (_, ends, is_up)) in status.links.iter_mut().zip(network.links()) {
+        let links = status.links.iter_mut().zip(network.links());
+        for (position, (described, (_, ends, is_up))) in links.enumerate() {
             described.ends = ends.map(describe_end);
             described.is_up = is_up;
+            described.directions = self.line.directions(position);
         }
+        status.delay_line = self.line.status();
         status.made_ms = Some(self.made_ms);
         status
     }

@@ -287,6 +287,13 @@ impl Builder<'_> {
             };
             let port = |side| self.names.port(number, side);
             match *ends {
+                [Attachment::Host(one), Attachment::Host(other)] if self.has_wires(number) => {
+                    let names = [port(Side::First), port(Side::Second)];
+                    for (side, host) in [one, other].into_iter().enumerate() {
+                        let far = inside(side, Some(&hosts[host].0));
+                        requests.push(create_veth(&self.at_switch(&names[side]), &far, None)?);
+                    }
+                }
                 [Attachment::Host(one), Attachment::Host(other)] => {
                     let far = hosts[other].0.try_clone()?;
                     let request = create_veth(&inside(0, None), &inside(1, Some(&far)), None)?;
@@ -338,8 +345,8 @@ impl Builder<'_> {
         let mut requests = Vec::new();
         for (spec, made) in self.topology.links.iter().zip(links) {
             let alias = format!("{} {}", self.topology.name, spec.name);
-            for end in made.ends.iter().filter(|end| end.is_port()) {
-                requests.extend([describe_quiet(&end.link, &alias), link::set_up(&end.link)]);
+            for end in made.ends_here() {
+                requests.extend([describe_quiet(end, &alias), link::set_up(end)]);
             }
         }
         netlink.apply(requests)
@@ -363,6 +370,27 @@ impl Builder<'_> {
             netlink.apply(addresses.chain(up))?;
         }
         Ok(())
+    }
+
+    /// Whether a link between hosts has an end of its own for each host in the caller's namespace:
+    /// only there a delay line can take its packets.
+    fn has_wires(&self, number: usize) -> bool {
+        let link = &self.topology.links[number];
+        let is_host = |end: &String| self.hosts.contains_key(end.as_str());
+        !link.impairments.is_none() && link.ends.iter().all(is_host)
+    }
+
+    /// Finds the ends in the caller's namespace of a link between hosts.
+    fn find_wires(
+        &self,
+        found: &HashMap<String, Link>,
+        number: usize,
+    ) -> Result<Option<[Link; 2]>> {
+        if !self.has_wires(number) {
+            return Ok(None);
+        }
+        let wire = |side| find(found, &self.names.port(number, side)).cloned();
+        Ok(Some([wire(Side::First)?, wire(Side::Second)?]))
     }
 
     /// The names of a link's ends at switches.
@@ -389,16 +417,18 @@ impl Builder<'_> {
         let mut links = Vec::with_capacity(plan.attachments.len());
         for (number, (at, eth)) in plan.attachments.iter().zip(plan.interfaces).enumerate() {
             let names = self.port_names(number, at);
+            let wires = self.find_wires(&found, number)?;
             let mut end = |side: usize| {
-                let link = match (&names[side], &names[1 - side], at[side]) {
+                let opposite = match (&wires, &names[1 - side]) {
+                    (Some(wires), _) => wires[side].peer,
+                    (None, Some(opposite)) => find(&found, opposite)?.peer,
+                    (None, None) => None,
+                };
+                let name = format!("eth{}", eth[side]);
+                let link = match (&names[side], opposite, at[side]) {
                     (Some(port), ..) => find(&found, port)?.id(),
-                    (None, Some(opposite), _) => LinkId {
-                        index: find(&found, opposite)?.peer.unwrap_or_default(),
-                        name: format!("eth{}", eth[side]),
-                    },
-                    (None, None, Attachment::Host(host)) => {
-                        hosts[host].1.link(&format!("eth{}", eth[side]))?.id()
-                    }
+                    (None, Some(index), _) => LinkId { index, name },
+                    (None, None, Attachment::Host(host)) => hosts[host].1.link(&name)?.id(),
                     (None, None, Attachment::Switch { .. }) => unreachable!("a port has a name"),
                 };
                 let at = at[side];
@@ -406,6 +436,7 @@ impl Builder<'_> {
             };
             links.push(LinkEnds {
                 ends: [end(0)?, end(1)?],
+                wires: wires.map(|wires| wires.map(|wire| wire.id())),
                 is_down: false,
             });
         }
@@ -426,11 +457,10 @@ impl Builder<'_> {
 /// reads alone (`linkwatch_sync_dev` in `rtnl_getlink`, since Linux 6.6).
 fn wait_until_operational(netlink: &mut Netlink, links: &[LinkEnds]) -> Result<()> {
     let deadline = Instant::now() + OPERATIONAL_TIMEOUT * (1 + links.len() as u32 / 1000);
-    let ends = links.iter().flat_map(|made| &made.ends);
-    for port in ends.filter(|end| end.is_port()) {
-        while !netlink.link_by_index(port.link.index)?.operational {
+    for port in links.iter().flat_map(LinkEnds::ends_here) {
+        while !netlink.link_by_index(port.index)?.operational {
             if Instant::now() > deadline {
-                let name = &port.link.name;
+                let name = &port.name;
                 return Err(Error::new(
                     format!("bring link `{name}` into operation"),
                     ErrorKind::Busy,

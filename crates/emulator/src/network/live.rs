@@ -5,6 +5,8 @@ use myelin_linux::link::{self, LinkId};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 
+use myelin_spec::Impairments;
+
 use super::{Attachment, Network, NetworkError};
 
 impl Network {
@@ -17,13 +19,16 @@ impl Network {
         // An end at a switch has no addresses and routes that the kernel could forget.
         let ends = &self.links[number].ends;
         let end = ends.iter().find(|end| end.is_port()).unwrap_or(&ends[0]);
+        let wire = self.links[number].wires.as_ref().map(|wires| &wires[0]);
+        let changed = wire.unwrap_or(&end.link);
         let request = if is_up {
-            link::set_up(&end.link)
+            link::set_up(changed)
         } else {
-            link::set_down(&end.link)
+            link::set_down(changed)
         };
         let apply = || -> myelin_linux::Result<()> {
             let mut netlink = match end.at {
+                _ if wire.is_some() => Netlink::open()?,
                 Attachment::Switch { .. } => Netlink::open()?,
                 Attachment::Host(host) => {
                     let host = &self.topology.hosts[host].name;
@@ -85,7 +90,15 @@ impl Network {
         Ok(())
     }
 
-    fn find_link(&self, name: &str) -> Result<usize, NetworkError> {
+    /// Records delay, rate and loss of the link at this position of the topology, after the caller
+    /// has changed them.
+    pub fn describe_impairments(&mut self, position: usize, impairments: Impairments) {
+        if let Some(link) = self.topology.links.get_mut(position) {
+            link.impairments = impairments;
+        }
+    }
+
+    pub(super) fn find_link(&self, name: &str) -> Result<usize, NetworkError> {
         let found = self.topology.link(name);
         let mut links = self.topology.links.iter();
         found
@@ -93,7 +106,10 @@ impl Network {
             .ok_or_else(|| self.failed(self.topology.no_link(name)))
     }
 
-    fn failed(&self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> NetworkError {
+    pub(super) fn failed(
+        &self,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> NetworkError {
         NetworkError {
             topology: self.topology.name.clone(),
             cause: cause.into(),
