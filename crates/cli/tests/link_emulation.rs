@@ -99,6 +99,12 @@ fn links_delay_packets_and_change_live() {
     );
     link("h3-h4", &["--bandwidth", "0bit"]);
     assert_eq!(ping(&myelin, "h3", &h4, "3").0, 3);
+    // Numbers of directions are used again.
+    for _ in 0..5 {
+        link("h1-s1", &["--delay", "5ms"]);
+        assert!(ping(&myelin, "h1", &h2, "2").1 >= 70.0);
+        link("h1-s1", &["--delay", "0ms"]);
+    }
     // A move and a break keep the delay.
     link("s1-h2", &["--to", "s2"]);
     assert!(ping(&myelin, "h1", &h2, "3").1 >= 60.0);

@@ -6,8 +6,8 @@
 //! until its departure. It then leaves through the same socket with the same tag.
 //!
 //! ```text
-//!  socket --> tag, time of arrival --> link model of the direction --> heap by departure --> socket
-//!             | bad tag                | queue full, lost              | memory full
+//! socket --> tag, time of arrival --> link model of the direction --> heap by departure --> socket
+//!            | bad tag                | queue full, lost              | memory full
 //! ```
 //!
 //! The agent ([`DelayLine`]) writes the profiles of directions into shared memory ([`DelayTable`]),

@@ -1,5 +1,5 @@
-//! Restarts dead workers, pipeline stages, black boxes and delay lines. Stops restarting processes that end too
-//! often.
+//! Restarts dead workers, pipeline stages, black boxes and delay lines. Stops restarting processes
+//! that end too often.
 //!
 //! The supervisor skips a worker that a request holds, so no request delays other restarts.
 

@@ -104,3 +104,62 @@ pub(super) fn details(status: &TopologyStatus, width: u16) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use myelin_api::{ChainSource, DelayLineStatus, SojournStatus};
+
+    use super::*;
+
+    #[test]
+    fn links_and_their_counters_are_described() {
+        let source = ChainSource {
+            name: "lab.yaml".to_owned(),
+            text: "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: { name: lab }\nspec:\n  \
+                   hosts: [ h1, h2, h3 ]\n  links:\n    - { ends: [ h2, h3 ] }\n    - { ends: [ h1, h2 ], delay: 10ms, \
+                   jitter: 1ms, bandwidth: 10Mbit, queue: 50, loss: { rate: 0.5%, burst: 3 } }\n"
+                .to_owned(),
+            ..ChainSource::default()
+        };
+        let mut status = TopologyStatus::of(&source.parse_objects().unwrap().topologies[0]);
+        let described = status
+            .links
+            .iter()
+            .map(|link| describe_impairments(&link.impairments));
+        let words = ", delay 10ms +- 1ms, 10Mbit, queue 50, loss 0.5 % in bursts of 3";
+        assert_eq!(described.collect::<Vec<_>>(), ["", words]);
+        assert_eq!(details(&status, 100), "", "the topology does not run");
+        let there = DirectionStatus {
+            arrived: 77,
+            line_drops: 5,
+            died: 6,
+            ..DirectionStatus::default()
+        };
+        status.links[1].directions = Some([there, DirectionStatus::default()]);
+        status.delay_line = Some(DelayLineStatus {
+            pid: 4711,
+            restarts: 2,
+            has_failed: false,
+            waiting: 0,
+            most_waiting: 9,
+            foreign: 3,
+            overflowed: 8,
+            lateness: SojournStatus {
+                p99_us: 12.5,
+                ..SojournStatus::default()
+            },
+        });
+        let text = details(&status, 200);
+        for words in [
+            "77",
+            "11",
+            "4711, 2 restarts",
+            "at most 9",
+            "12.5 us p99",
+            "8 found",
+            "3 had",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+}

@@ -9,7 +9,6 @@ use super::{LineReading, TopologyLine};
 use crate::api::{ApiError, DelayLineStatus, DirectionStatus, ImpairmentChange};
 use crate::node::Parts;
 use crate::pool::lock;
-use crate::status::summarize;
 
 /// The delay line of a topology, if a link is impaired.
 #[derive(Default)]
@@ -125,7 +124,7 @@ impl LineSlot {
             most_waiting: stats.most_waiting,
             foreign: stats.untagged + stats.unknown,
             overflowed,
-            lateness: summarize(&stats.lateness),
+            lateness: (&stats.lateness).into(),
         })
     }
 }
