@@ -399,7 +399,8 @@ impl Builder<'_> {
                     (None, None, Attachment::Host(host)) => {
                         hosts[host].1.link(&format!("eth{}", eth[side]))?.id()
                     }
-                    (None, None, Attachment::Switch { .. }) => unreachable!("a port has a name"),
+                    // Not reached: an end at a switch has a name.
+                    (None, None, Attachment::Switch { .. }) => find(&found, "")?.id(),
                 };
                 let at = at[side];
                 Ok(LinkEnd { link, at })
