@@ -63,6 +63,8 @@ enum Command {
     Graph(commands::graph::Arguments),
     /// Set a link of a topology up or down, or move it to another switch.
     Link(commands::link::Arguments),
+    /// Write the frames of a topology's link to a pcap file.
+    Pcap(commands::pcap::Arguments),
     /// Show rates, losses, delays and contracts of the running chains each second.
     Top(commands::top::Arguments),
     /// List violations of contracts, each with its time, hop and cause.
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Command::Ps(arguments) => commands::ps::execute(&run_dir, &arguments),
         Command::Graph(arguments) => commands::graph::execute(&run_dir, &arguments),
         Command::Link(arguments) => commands::link::execute(&run_dir, &arguments),
+        Command::Pcap(arguments) => commands::pcap::execute(&run_dir, &arguments),
         Command::Top(arguments) => commands::top::execute(&run_dir, &arguments),
         Command::Events(arguments) => commands::events::execute(&run_dir, &arguments),
         Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),

@@ -72,6 +72,7 @@ fn packets_cross_switches_and_links_change_live() {
     assert!(myelin.run_ok(&exec).contains("eth0"));
 
     let link = |name: &str| format!("{lab}/{name}");
+    capture_both_directions(&myelin, &link("h1-s1"), [&h1, &h2]);
     myelin.run_ok(&["link", &link("s2-s1"), "--down"]);
     assert_silent(&h1, &h2);
     assert!(myelin.run_ok(&["ps"]).contains("s1-s2"));
@@ -81,8 +82,13 @@ fn packets_cross_switches_and_links_change_live() {
 
     let moved = myelin.run_ok(&["link", &link("h1-s1"), "--to", "s2"]);
     assert!(moved.contains("h1-s2: h1 - s2, up"), "{moved}");
+    // Long before h2 asks for h1 again, which would teach the switches the new way.
+    assert!(
+        (0..25).any(|_| receives(&h2, &h1)),
+        "s2 remembers the old way"
+    );
     myelin.run_ok(&["link", &link("s1-s2"), "--down"]);
-    wait_for("a datagram to the moved host", || receives(&h2, &h1));
+    wait_for("a datagram over one switch", || receives(&h2, &h1));
     let error = myelin.run_failing(1, &["link", &link("h1-s1"), "--up"]);
     assert!(error.contains("no link `h1-s1` (h1-s2"), "{error}");
     let error = myelin.run_failing(1, &["link", &link("s1-s2"), "--to", "s9"]);
@@ -99,6 +105,33 @@ fn packets_cross_switches_and_links_change_live() {
     assert!(error.contains(&lab), "{error}");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
+}
+
+/// `myelin pcap` writes the datagrams of both directions.
+fn capture_both_directions(myelin: &Myelin, link: &str, [h1, h2]: [&UdpSocket; 2]) {
+    let file = myelin.run_dir().join("link.pcap");
+    let mut capture = myelin
+        .command(&["pcap", link, file.to_str().unwrap()])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let marks = [&b"from-h1-to-h2"[..], b"from-h2-to-h1"];
+    let has = |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
+    wait_for("both datagrams in the file", || {
+        h1.send_to(marks[0], h2.local_addr().unwrap()).unwrap();
+        h2.send_to(marks[1], h1.local_addr().unwrap()).unwrap();
+        let written = std::fs::read(&file).unwrap_or_default();
+        marks.iter().all(|mark| has(&written, mark))
+    });
+    let pid = nix::unistd::Pid::from_raw(capture.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert!(capture.wait().unwrap().success());
+    let written = std::fs::read(&file).unwrap();
+    assert_eq!(written[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+    assert!(marks.iter().all(|mark| has(&written, mark)));
+    for socket in [h1, h2] {
+        while socket.recv(&mut [0; 64]).is_ok() {}
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Client, LinkChange, LinkRequest, RunDir};
+use myelin_api::{ApiError, Client, LinkChange, LinkRequest, RunDir, TopologyLink, TopologyStatus};
 use myelin_report::topology;
 
 use crate::commands::impairment::ImpairmentOptions;
@@ -47,10 +47,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let client = Client::connect(run_dir)?.ok_or_else(|| {
         ApiError::failed("no agent runs, so there is no link: `myelin up FILE` makes a topology")
     })?;
-    let (topology, link) = match arguments.link.split_once('/') {
-        Some((topology, link)) => (Some(topology.to_owned()), link),
-        None => (None, arguments.link.as_str()),
-    };
+    let (topology, link) = split_name(&arguments.link);
     let ChangeOption { to, up, down } = &arguments.change;
     let change = match (to, arguments.impairments.change()) {
         (Some(switch), _) => LinkChange::Move(switch.clone()),
@@ -64,7 +61,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         }
     };
     let request = LinkRequest {
-        topology,
+        topology: topology.map(str::to_owned),
         link: link.to_owned(),
         change,
     };
@@ -82,4 +79,45 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         topology::describe_impairments(&changed.impairments)
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Splits `TOPOLOGY/LINK`, or `LINK` of any topology.
+pub(super) fn split_name(name: &str) -> (Option<&str>, &str) {
+    match name.split_once('/') {
+        Some((topology, link)) => (Some(topology), link),
+        None => (None, name),
+    }
+}
+
+/// Finds a link by its name or by its two ends in either order.
+///
+/// # Errors
+/// No topology has such a link, or several have.
+pub(super) fn find_link(
+    topologies: &[TopologyStatus],
+    topology: Option<&str>,
+    name: &str,
+) -> Result<TopologyLink, ApiError> {
+    let joins = |link: &TopologyLink| {
+        let [one, other] = link.ends.each_ref().map(|end| end.node.as_str());
+        format!("{one}-{other}") == name || format!("{other}-{one}") == name
+    };
+    let searched = topologies.iter();
+    let searched = searched.filter(|status| topology.is_none_or(|name| status.name == name));
+    let found: Vec<_> = searched
+        .filter_map(|status| {
+            let named = status.links.iter().find(|link| link.name == name);
+            let link = named.or_else(|| status.links.iter().find(|link| joins(link)))?;
+            Some((status.name.as_str(), link))
+        })
+        .collect();
+    match found[..] {
+        [(_, link)] => Ok(link.clone()),
+        [] => Err(ApiError::failed(format!(
+            "no running topology has a link `{name}`: `myelin ps TOPOLOGY` lists the links"
+        ))),
+        [(first, _), ..] => Err(ApiError::usage(format!(
+            "several topologies have a link `{name}`: write for example {first}/{name}"
+        ))),
+    }
 }

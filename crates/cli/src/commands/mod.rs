@@ -18,6 +18,7 @@ pub(crate) mod init;
 mod interrupt;
 pub(crate) mod link;
 pub(crate) mod man;
+pub(crate) mod pcap;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod ps;

@@ -429,7 +429,8 @@ impl Builder<'_> {
                     (Some(port), ..) => find(&found, port)?.id(),
                     (None, Some(index), _) => LinkId { index, name },
                     (None, None, Attachment::Host(host)) => hosts[host].1.link(&name)?.id(),
-                    (None, None, Attachment::Switch { .. }) => unreachable!("a port has a name"),
+                    // Not reached: an end at a switch has a name.
+                    (None, None, Attachment::Switch { .. }) => find(&found, "")?.id(),
                 };
                 let at = at[side];
                 Ok(LinkEnd { link, at })
