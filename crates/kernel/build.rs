@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs for one hook, with this hook. The build compiles all others for both.
-const ONE_HOOK: [(&str, &str); 5] = [
+const ONE_HOOK: [(&str, &str); 8] = [
     ("reentry", "XDP"),
     ("policer", "XDP"),
     ("leave", "TC"),
     ("depart", "TC"),
     ("conform", "TC"),
+    ("delay_enter", "TC"),
+    ("delay_leave", "TC"),
+    ("delay_stamp", "XDP"),
 ];
 
 fn main() {

@@ -5,6 +5,9 @@
 //! If a step fails, the agent removes everything that earlier steps made. The agent makes nothing
 //! before admission. A live change takes the same steps, with a previous generation.
 //!
+//! The topologies of a file come up before its chains are planned (`topology`), because chains may
+//! name their hosts as ports. They are removed again if a chain fails.
+//!
 //! A request first reserves the names of its chains (`node::chains`). The request holds no lock
 //! that other requests need. A slow step, such as the start of a worker, delays only requests for
 //! the same chain or worker.
@@ -18,6 +21,7 @@ mod redeploy;
 mod retire;
 mod revision;
 mod switch_on;
+pub(crate) mod topology;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use myelin_planner::Costs;
-use myelin_spec::ServiceChain;
+use myelin_spec::{Objects, ServiceChain};
 
 use crate::api::{
     ApiError, ChainSource, ChainUp, Change, FloodRequest, calibration_file, check_floods,
@@ -66,32 +70,41 @@ pub(crate) fn up(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Vec<ChainUp>, ApiError> {
     let start = Instant::now();
-    let chains = source.parse()?;
+    let Objects { chains, topologies } = source.parse_objects()?;
     check_floods(options.floods, &chains)?;
-    let names = names_to_reserve(&chains);
+    let mut names = names_to_reserve(&chains);
+    names.extend(topologies.iter().map(|topology| topology.name.clone()));
     let _reserved = node.chains.reserved.reserve(names, is_cancelled)?;
+    topology::check_names(node, &chains, &topologies)?;
     if options.only_new {
         refuse_running_chains(node, &chains)?;
+        topology::refuse_all(&topologies)?;
     }
+    let made = topology::make(node, &topologies)?;
     let source = Arc::new(source.clone());
-    deploy(node, chains, &source, options.force, (start, is_cancelled))
+    let ups = deploy(node, chains, &source, options.force, (start, is_cancelled))?;
+    made.keep();
+    Ok(ups)
 }
 
-/// The names that a request for these chains reserves.
+/// The names that a request for these chains reserves: of the chains, their reverse chains, and the
+/// topologies whose hosts are their ports.
 fn names_to_reserve(chains: &[ServiceChain]) -> BTreeSet<String> {
     let reverses = chains.iter().filter_map(|chain| chain.reverse.clone());
     let names = chains.iter().map(|chain| chain.name.clone());
-    names.chain(reverses).collect()
+    let topologies = topology::named_hosts(chains).map(|(topology, _)| topology.to_owned());
+    names.chain(reverses).chain(topologies).collect()
 }
 
 /// Deploys these chains of `source`, or none. The caller has reserved their names.
 fn deploy(
     node: &Node,
-    chains: Vec<ServiceChain>,
+    mut chains: Vec<ServiceChain>,
     source: &Arc<ChainSource>,
     force: bool,
     request: (Instant, &dyn Fn() -> bool),
 ) -> Result<Vec<ChainUp>, ApiError> {
+    topology::resolve_ports(node, &mut chains)?;
     let ports = RequestPorts::find(node, &chains);
     take_steps(node, chains, source, force, request).map_err(|error| ports.explain(error))
 }
@@ -249,6 +262,9 @@ pub(crate) fn down_all(node: &Node) {
     for waiting in node.chains.all_waiting() {
         drop(node.chains.remove_waiting(&waiting.chain.name));
         drop(wait_until_unique(waiting));
+    }
+    for topology in node.topologies.all() {
+        topology::take_down(node, topology);
     }
 }
 

@@ -14,7 +14,8 @@ use myelin_packet::sojourn::Histogram;
 use crate::Monitor;
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    TopologyLink, TopologyStatus,
 };
 use crate::control::{links, sampler, supervise};
 use crate::deploy::{self, UpOptions};
@@ -59,9 +60,11 @@ impl Engine {
         })
     }
 
-    /// Whether a chain or a measurement runs, or a request changes a chain.
+    /// Whether a chain, a topology or a measurement runs, or a request changes a chain.
     pub fn is_busy(&self) -> bool {
-        self.measurements.load(Ordering::Relaxed) > 0 || !self.node.chains.names().is_empty()
+        self.measurements.load(Ordering::Relaxed) > 0
+            || !self.node.chains.names().is_empty()
+            || !self.node.topologies.all().is_empty()
     }
 
     /// The identity of this agent.
@@ -101,18 +104,20 @@ impl Engine {
         self.node.cancel_changes();
     }
 
-    /// Removes one chain. Waits until no other request changes it.
+    /// Removes one chain or topology. Waits until no other request changes it.
     ///
     /// # Errors
-    /// No chain has that name.
+    /// Nothing has that name, or chains use a host of the topology.
     pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
-        if !deploy::down(&self.node, name)? {
+        if !deploy::down(&self.node, name)? && !deploy::topology::down(&self.node, name)? {
             let hint = if self.node.orphans().is_empty() {
-                "`myelin ps` lists the running chains"
+                "`myelin ps` lists the running chains and topologies"
             } else {
                 "a killed agent left resources behind; `myelin down --all` removes them"
             };
-            return Err(ApiError::failed(format!("no chain `{name}` runs; {hint}")));
+            return Err(ApiError::failed(format!(
+                "no chain and no topology `{name}` runs; {hint}"
+            )));
         }
         Ok(DownReply {
             removed: vec![name.to_owned()],
@@ -120,26 +125,48 @@ impl Engine {
         })
     }
 
-    /// Cancels all changes that wait. Removes every chain, and the resources of a killed agent.
+    /// Cancels all changes that wait. Removes every chain and topology, and the resources of a
+    /// killed agent.
     ///
     /// # Errors
     /// The first resource that could not be removed; all others are removed.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         self.cancel_changes();
         Ok(DownReply {
-            removed: self.remove_chains()?,
+            removed: self.remove_all()?,
             recovered: self.node.recover()?,
         })
     }
 
-    fn remove_chains(&self) -> Result<Vec<String>, ApiError> {
+    fn remove_all(&self) -> Result<Vec<String>, ApiError> {
         let mut removed = Vec::new();
         for name in self.node.chains.names() {
             if deploy::down(&self.node, &name)? {
                 removed.push(name);
             }
         }
+        for topology in self.node.topologies.all() {
+            let name = topology.declared.name.clone();
+            drop(topology);
+            if deploy::topology::down(&self.node, &name)? {
+                removed.push(name);
+            }
+        }
         Ok(removed)
+    }
+
+    /// Returns the status of all running topologies, by name.
+    pub fn topologies(&self) -> Vec<TopologyStatus> {
+        let all = self.node.topologies.all();
+        all.iter().map(|topology| topology.status()).collect()
+    }
+
+    /// Changes a link of a running topology under traffic.
+    ///
+    /// # Errors
+    /// No such topology or link, a change that cannot be made, or a system error.
+    pub fn change_link(&self, request: &LinkRequest) -> Result<TopologyLink, ApiError> {
+        deploy::topology::change_link(&self.node, request)
     }
 
     /// Returns the status of all running and waiting chains, by name.

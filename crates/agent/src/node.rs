@@ -12,6 +12,7 @@ pub(crate) mod confinement;
 pub(crate) mod container;
 pub(crate) mod cores;
 pub(crate) mod cpu_latency;
+pub(crate) mod delay_line;
 pub(crate) mod devices;
 pub(crate) mod discipline;
 pub(crate) mod entrance;
@@ -28,6 +29,7 @@ pub(crate) mod reserved;
 pub(crate) mod router_messages;
 pub(crate) mod sandbox;
 pub(crate) mod stages;
+pub(crate) mod topologies;
 pub(crate) mod waiting;
 mod wire_size;
 pub(crate) mod workers;
@@ -52,11 +54,14 @@ use discipline::Disciplines;
 use ledger::NodeLedger;
 use ports::Ports;
 use reserved::ReservedNames;
+use topologies::Topologies;
 use workers::Workers;
 
 /// All state of an agent.
 pub(crate) struct Node {
     pub(crate) chains: Chains,
+    /// The running topologies. Requests reserve their names among those of the chains.
+    pub(crate) topologies: Topologies,
     /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
     /// Interfaces that requests reserve while they plan, because planning decides which worker gets
@@ -127,6 +132,7 @@ impl Node {
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
         Ok(Self {
             chains: Chains::default(),
+            topologies: Topologies::default(),
             ledger: NodeLedger::default(),
             interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),
@@ -251,6 +257,7 @@ fn describe(resource: &Resource) -> String {
     match resource {
         Resource::Netns { name, .. } => format!("network namespace {name}"),
         Resource::Link { name } => format!("link {name}"),
+        Resource::Links(group) => format!("links {}...", group.prefix),
         Resource::Promiscuous(link) => format!("promiscuous mode of {}", link.name),
         Resource::Qdisc(link) => format!("queueing discipline of {}", link.name),
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),

@@ -24,8 +24,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::Monitor;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
-    ErrorKind, Event, FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
-    UpRequest,
+    ErrorKind, Event, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent,
+    SlaSecond, TopologyLink, TopologyStatus, UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
@@ -151,6 +151,8 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/chains", get(list).post(up).delete(down_all))
         .route("/cores", get(cores))
         .route("/chains/{name}", delete(down))
+        .route("/topologies", get(topologies))
+        .route("/links", post(change_link))
         .route("/events", get(events))
         .route("/events/{name}", get(events))
         .route("/flows", get(flows))
@@ -291,6 +293,19 @@ async fn list(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<ChainSta
 
 async fn cores(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<CoreStatus>>, HttpError> {
     run_blocking(state, |engine| Ok(engine.cores())).await
+}
+
+async fn topologies(
+    State(state): State<Arc<ServerState>>,
+) -> Result<Json<Vec<TopologyStatus>>, HttpError> {
+    run_blocking(state, |engine| Ok(engine.topologies())).await
+}
+
+async fn change_link(
+    State(state): State<Arc<ServerState>>,
+    Json(request): Json<LinkRequest>,
+) -> Result<Json<TopologyLink>, HttpError> {
+    run_waiting(state, move |engine| engine.change_link(&request)).await
 }
 
 async fn flows(

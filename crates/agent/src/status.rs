@@ -12,7 +12,6 @@ use myelin_dataplane::spsc::SharedObserver;
 use myelin_dataplane::{NamedCount, PipelineReader, RingEnds, WorkerFacts};
 use myelin_kernel::Plane;
 use myelin_linux::procfs;
-use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
 
 use crate::api::{
@@ -77,9 +76,9 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
     let [ingress, egress] = [0, 1].map(|at| links.names.get(at).unwrap_or(ports[at]).clone());
     let sections = counts.sections();
     let (sojourn, sojourn_sections) = match &sections[..] {
-        [whole] => (Some(summarize(whole)), Vec::new()),
+        [whole] => (Some(SojournStatus::from(whole)), Vec::new()),
         [] => (Some(SojournStatus::default()), Vec::new()),
-        sections => (None, sections.iter().map(summarize).collect()),
+        sections => (None, sections.iter().map(SojournStatus::from).collect()),
     };
     ChainStatus {
         chain: running.name.clone(),
@@ -181,17 +180,4 @@ fn counters_at(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
     counters
         .map(|count| (count.name.clone(), count.count))
         .collect()
-}
-
-/// Computes the statistics of a sojourn histogram.
-pub(crate) fn summarize(sojourn: &Histogram) -> SojournStatus {
-    let us = |quantile: f64| sojourn.quantile(quantile).map_or(0.0, |ns| ns as f64 / 1e3);
-    SojournStatus {
-        packets: sojourn.count(),
-        mean_us: sojourn.mean_ns().map_or(0.0, |ns| ns / 1e3),
-        p50_us: us(0.5),
-        p99_us: us(0.99),
-        p99_9_us: us(0.999),
-        max_us: us(1.0),
-    }
 }

@@ -16,7 +16,8 @@ use tokio::net::UnixStream;
 use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    TopologyLink, TopologyStatus, UpRequest,
 };
 
 /// Longest wait for the socket of a new agent.
@@ -128,7 +129,17 @@ impl Client {
         self.call(Method::POST, "/chains", Some(request))
     }
 
-    /// Removes one chain.
+    /// Lists the running topologies.
+    pub fn topologies(&self) -> Result<Vec<TopologyStatus>, ApiError> {
+        self.get("/topologies")
+    }
+
+    /// Changes a link of a topology under traffic.
+    pub fn change_link(&self, request: &LinkRequest) -> Result<TopologyLink, ApiError> {
+        self.call(Method::POST, "/links", Some(request))
+    }
+
+    /// Removes one chain or topology.
     pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
         self.call(
             Method::DELETE,

@@ -17,13 +17,18 @@
 //! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list, the oldest first (1) |
 //! | `GET /v2/flows`, `GET /v2/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `GET /v2/cores` | - | [`CoreStatus`] list: cores whose workers take turns |
-//! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] |
+//! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] (2) |
+//! | `GET /v2/topologies` | - | [`TopologyStatus`] list: the running topologies |
+//! | `POST /v2/links` | [`LinkRequest`] | [`TopologyLink`]: changes a link of a topology |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
 //! | `POST /v2/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
 //! | `DELETE /v1/agent` | - | empty: stops an agent of any version |
 //!
 //! (1) The agent keeps at most 300 seconds; without `last` it sends all of them.
+//!
+//! (2) `POST /v2/chains` also makes the topologies of the file, and `DELETE` also removes
+//! topologies. The names of topologies and chains differ.
 //!
 //! Requests and answers carry the header `myelin-version`; the agent refuses requests of another
 //! version ([`check_client`]). An error is an [`ApiError`] with HTTP status 400 (usage), 409
@@ -32,20 +37,23 @@
 mod client;
 mod cores;
 mod flood;
+mod impairment;
 mod paths;
 mod status;
+mod topology;
 mod version;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use myelin_metrics::ChainReport;
-use myelin_spec::{FileContents, ServiceChain};
+use myelin_spec::{FileContents, Objects, ServiceChain};
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
 pub use cores::{CoreStatus, TaskStatus};
 pub use flood::{FloodRequest, check_floods};
+pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
 pub use myelin_planner::{Origin, Plan, ShaperPlace, Step};
 pub use myelin_policy::sla::{
@@ -57,6 +65,10 @@ pub use paths::{RunDir, calibration_file, short_hash};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
+};
+pub use topology::{
+    LinkChange, LinkRequest, TopologyEnd, TopologyHost, TopologyLink, TopologyStatus,
+    TopologySwitch,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 
@@ -80,13 +92,21 @@ pub struct ChainSource {
 }
 
 impl ChainSource {
-    /// Parses the file.
+    /// Parses the chains of the file.
     ///
     /// # Errors
     /// All faults of the file, each with its position.
     pub fn parse(&self) -> Result<Vec<ServiceChain>, ApiError> {
+        self.parse_objects().map(|objects| objects.chains)
+    }
+
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_objects(&self) -> Result<Objects, ApiError> {
         let source = myelin_spec::Source::new(&self.name);
-        myelin_spec::parse(&self.text, &source, &self.files).map_err(ApiError::usage)
+        myelin_spec::parse_objects(&self.text, &source, &self.files).map_err(ApiError::usage)
     }
 }
 
@@ -188,11 +208,11 @@ pub struct ChainUp {
     pub exchange_ms: Option<f64>,
 }
 
-/// The chains and objects that `down` removed.
+/// The chains, topologies and objects that `down` removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DownReply {
-    /// Removed chains.
+    /// Removed chains and topologies.
     pub removed: Vec<String>,
     /// Removed objects of a killed agent: kind and name.
     pub recovered: Vec<String>,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use myelin_packet::sojourn::Histogram;
 use myelin_packet::{FlowState, HopCounters};
 use myelin_planner::Plan;
 use myelin_spec::Isolation;
@@ -115,6 +116,21 @@ pub struct SojournStatus {
     pub p99_9_us: f64,
     /// Longest sojourn, us.
     pub max_us: f64,
+}
+
+impl From<&Histogram> for SojournStatus {
+    /// Computes the statistics of a histogram.
+    fn from(sojourn: &Histogram) -> Self {
+        let us = |quantile: f64| sojourn.quantile(quantile).map_or(0.0, |ns| ns as f64 / 1e3);
+        Self {
+            packets: sojourn.count(),
+            mean_us: sojourn.mean_ns().map_or(0.0, |ns| ns / 1e3),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p99_9_us: us(0.999),
+            max_us: us(1.0),
+        }
+    }
 }
 
 /// The profile of a chain's shaper, and the counters over all generations.

@@ -53,12 +53,18 @@ enum Command {
     Run(commands::run::Arguments),
     /// Show class, space, mapping and predicted cost of each function. Needs no root.
     Plan(commands::plan::Arguments),
-    /// Deploy the chains of a file and leave them running.
+    /// Deploy the topologies and chains of a file and leave them running.
     Up(commands::up::Arguments),
-    /// Remove a chain, or all chains.
+    /// Remove a chain or a topology, or everything.
     Down(commands::down::Arguments),
-    /// List the running chains.
+    /// List the running chains and topologies.
     Ps(commands::ps::Arguments),
+    /// Draw a topology: as text, or as SVG into a file.
+    Graph(commands::graph::Arguments),
+    /// Set a link of a topology up or down, or move it to another switch.
+    Link(commands::link::Arguments),
+    /// Write the frames of a topology's link to a pcap file.
+    Pcap(commands::pcap::Arguments),
     /// Show rates, losses, delays and contracts of the running chains each second.
     Top(commands::top::Arguments),
     /// List violations of contracts, each with its time, hop and cause.
@@ -67,7 +73,7 @@ enum Command {
     Probe(commands::probe::Arguments),
     /// Check the traffic of an interface against a rate and a burst. Needs no agent.
     Conform(commands::conform::Arguments),
-    /// Run a program on an emulated end host, with this terminal.
+    /// Run a program on an emulated host, with this terminal.
     Exec(commands::exec::Arguments),
     /// Show the catalogue of function kinds.
     Functions(commands::functions::Arguments),
@@ -105,6 +111,9 @@ fn main() -> ExitCode {
         Command::Up(arguments) => commands::up::execute(&run_dir, &arguments),
         Command::Down(arguments) => commands::down::execute(&run_dir, &arguments),
         Command::Ps(arguments) => commands::ps::execute(&run_dir, &arguments),
+        Command::Graph(arguments) => commands::graph::execute(&run_dir, &arguments),
+        Command::Link(arguments) => commands::link::execute(&run_dir, &arguments),
+        Command::Pcap(arguments) => commands::pcap::execute(&run_dir, &arguments),
         Command::Top(arguments) => commands::top::execute(&run_dir, &arguments),
         Command::Events(arguments) => commands::events::execute(&run_dir, &arguments),
         Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),

@@ -51,8 +51,17 @@ fn both_schemas_name_draft_2020_12_and_their_references_resolve() {
 /// `crates/spec/tests/schema.rs` checks the values.
 #[test]
 fn the_schema_has_each_key_of_spec_in_the_examples() {
-    let chain = read_schema("chain");
-    let spec = &chain["properties"]["spec"]["properties"];
+    let schema = read_schema("chain");
+    // Each object's schema by its kind, as in `kind: ServiceChain`.
+    let objects: std::collections::HashMap<&str, &Value> = schema["allOf"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| {
+            let spec = &part["then"]["properties"]["spec"]["properties"];
+            (part["then"]["title"].as_str().unwrap(), spec)
+        })
+        .collect();
     let mut documents = 0;
     for file in std::fs::read_dir(common::repository_root().join("examples")).unwrap() {
         let path = file.unwrap().path();
@@ -62,7 +71,9 @@ fn the_schema_has_each_key_of_spec_in_the_examples() {
         let text = std::fs::read_to_string(&path).unwrap();
         for document in text.split("\n---") {
             // Keys of `spec` are indented by two columns.
-            let (_, rest) = document.split_once("\nspec:").unwrap();
+            let (head, rest) = document.split_once("\nspec:").unwrap();
+            let (_, kind) = head.split_once("\nkind: ").unwrap();
+            let spec = objects[kind.lines().next().unwrap().trim()];
             let keys = rest.lines().filter_map(|line| {
                 let line = line.strip_prefix("  ")?;
                 let is_key = line.starts_with(|first: char| first.is_ascii_alphabetic());

@@ -14,7 +14,7 @@ use nix::pty::{Winsize, openpty};
 const MAX_COLUMNS: usize = 100;
 
 /// Commands that print for programs, and `exec`, which prints the output of another program.
-const NO_TEXT: [&str; 4] = ["agent", "completions", "exec", "schema"];
+const NO_TEXT: [&str; 5] = ["agent", "completions", "exec", "pcap", "schema"];
 
 fn assert_plain_lines(command: &str, text: &str) {
     assert!(!text.contains('\x1b'), "{command}: {text:?}");
@@ -57,6 +57,10 @@ fn each_command_prints_its_verdict_first_and_plain_text_in_a_pipe() {
     let server = format!("{chain}/server");
     let watch = ["--rate", "1kpps", "--host", &server, "--count", "3"];
     let verdict = format!("chain {chain}: SLA ");
+    let topology = "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: { name: @lab }\n\
+                    spec: { hosts: [ h1 ], switches: [ s1 ], links: [ { ends: [ h1, s1 ] } ] }\n";
+    let topology = myelin.write_file(topology);
+    let (topology, lab) = (topology.to_str().unwrap(), &*myelin.chain_name("lab"));
     let cases: Vec<(Vec<&str>, &str)> = vec![
         (vec!["init", "-"], ""),
         (vec!["functions"], ""),
@@ -78,6 +82,11 @@ fn each_command_prints_its_verdict_first_and_plain_text_in_a_pipe() {
         (vec!["events", "-v"], ""),
         ([&["conform", "eth0", "-v"], &watch[..]].concat(), ""),
         (vec!["calibrate", "--quick", "-v"], "calibrated: "),
+        (vec!["plan", topology], "topology "),
+        (vec!["up", topology], "topology "),
+        (vec!["ps", lab], "topology "),
+        (vec!["graph", lab], "topology "),
+        (vec!["link", "h1-s1", "--down"], "link h1-s1: "),
         (vec!["down", chain], "removed "),
         (vec!["down", "--all"], ""),
     ];

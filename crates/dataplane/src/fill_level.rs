@@ -30,11 +30,10 @@ impl FillLevel {
     /// Starts at the lowest level, with `present` frames in the port. With zero-copy the level is
     /// always `ring_size`, because a driver moves frames into its own ring.
     pub(crate) fn new(ring_size: u32, zero_copy: bool, present: u32) -> Self {
-        let lowest = if zero_copy {
-            ring_size
-        } else {
-            MIN_LEVEL.min(ring_size)
-        };
+        if zero_copy {
+            return Self::always_full(ring_size, present);
+        }
+        let lowest = MIN_LEVEL.min(ring_size);
         Self {
             level: lowest,
             lowest,
@@ -42,6 +41,23 @@ impl FillLevel {
             calm_batches: 0,
             present,
         }
+    }
+
+    /// Keeps the level at `ring_size`, for a port whose packets wait longer than a cache holds
+    /// their frames.
+    pub(crate) fn always_full(ring_size: u32, present: u32) -> Self {
+        Self {
+            level: ring_size,
+            lowest: ring_size,
+            highest: ring_size,
+            calm_batches: 0,
+            present,
+        }
+    }
+
+    /// Returns the number of frames that the port holds.
+    pub(crate) fn present(&self) -> u32 {
+        self.present
     }
 
     /// Records that a packet left the port with its frame.

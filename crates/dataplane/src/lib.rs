@@ -30,6 +30,9 @@
 //! * The egress link fails: packets fill the TX ring, then the worker drops and counts them.
 //!   Packets in the ring leave with the first packet after the link is up.
 //!
+//! A delay line ([`DelayLine`]) is a worker with another loop: it delays and drops the packets of
+//! emulated links.
+//!
 //! Start reading at [`forwarder`], which has the loop, then [`mod@umem`], which tracks the holders
 //! of frames. Only `shm`, `sys`, `umem` and `xsk_ring` contain `unsafe`.
 
@@ -37,6 +40,7 @@ mod chain;
 mod clock;
 mod config;
 mod deaths;
+mod delay_line;
 mod door;
 mod driver;
 mod emitter;
@@ -84,6 +88,9 @@ pub use chain::{SocketId, UserChain, UserExit, UserSegment};
 pub use clock::monotonic_ns;
 pub use config::{DevicePair, MAX_BATCH, WORKER_NAME, WorkerConfig};
 pub use deaths::Deaths;
+pub use delay_line::{
+    DelayLine, DelayLineStats, DelayTable, DirectionStats, MAX_DIRECTION, delay_line_main,
+};
 pub use door::{ChainRedirect, Direction};
 pub use driver::{DrivenPort, Driver};
 pub use error::Error;

@@ -164,6 +164,14 @@ pub enum PortSetup {
         /// The borrower number of this process, if it runs on the UMEM of another process.
         holder: Option<SocketId>,
     },
+    /// The socket of a delay line, which a later request adds. Descriptors: the UMEM, and the table
+    /// of directions instead of the statistics.
+    DelayLine {
+        /// Number of frames.
+        frames: u32,
+        /// Size of a frame, bytes.
+        frame_size: u32,
+    },
     /// Devices, whose driver allocates the packet buffers.
     Devices(DevicePair),
     /// Packet sockets, which later requests add. The worker allocates the frames.

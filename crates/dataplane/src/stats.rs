@@ -38,7 +38,8 @@ mod types;
 
 pub use self::file::DoorCounters;
 pub(crate) use self::file::{
-    ChainCounters, Counter, MAX_POSITIONS, ShaperCounter, StatsFile, WorkerCounters,
+    ChainCounters, Counter, MAX_POSITIONS, ShaperCounter, StatsFile, WorkerCounters, add, get,
+    raise, read_all,
 };
 pub use self::types::{ChainStats, DoorStats, ShaperStats, WorkerStats};
 

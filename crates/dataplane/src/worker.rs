@@ -59,14 +59,8 @@ pub fn control_from_stdin() -> io::Result<OwnedFd> {
 fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
     // Ignore a failure: the command line names the worker too.
     let _ = prctl::set_name(c"myelin-worker");
-    let mut terminate = SigSet::empty();
-    terminate.add(Signal::SIGTERM);
-    // Block the signal before any thread exists, also of a driver, so that all inherit the mask.
-    terminate
-        .thread_block()
-        .map_err(|errno| format!("cannot block SIGTERM: {errno}"))?;
-    let signals =
-        SignalFd::new(&terminate).map_err(|errno| format!("cannot create a signalfd: {errno}"))?;
+    // Before any thread exists, also of a driver, so that all inherit the mask.
+    let signals = block_termination()?;
     let cores = sched_getaffinity(THIS_THREAD)
         .map_err(|errno| format!("cannot read the allowed cores: {errno}"))?;
 
@@ -115,6 +109,16 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
+/// Blocks SIGTERM in this thread. Returns the descriptor that becomes readable with the signal.
+pub(crate) fn block_termination() -> Result<SignalFd, String> {
+    let mut terminate = SigSet::empty();
+    terminate.add(Signal::SIGTERM);
+    terminate
+        .thread_block()
+        .map_err(|errno| format!("cannot block SIGTERM: {errno}"))?;
+    SignalFd::new(&terminate).map_err(|errno| format!("cannot create a signalfd: {errno}"))
+}
+
 /// Serves the first request, which contains the settings of the worker.
 fn set_up<D: Driver>(control: &OwnedFd, cores: &CpuSet) -> Result<(Setup, D, StatsFile), String> {
     let (request, fds) = receive_request(control.as_fd())
@@ -150,7 +154,7 @@ fn start_driver<D: Driver>(
 }
 
 /// Pins the thread of the loop to its core, if one is set.
-fn pin_to_core(setup: &Setup) -> Result<Option<u32>, String> {
+pub(crate) fn pin_to_core(setup: &Setup) -> Result<Option<u32>, String> {
     let Some(core) = setup.core else {
         return Ok(None);
     };

@@ -88,6 +88,14 @@ impl XdpPort {
         })
     }
 
+    /// Keeps the fill ring full at all times, so that no burst shorter than the ring is lost.
+    pub(crate) fn keep_full(mut self, ring_size: u32) -> Self {
+        if let Some(receive) = &mut self.receive {
+            receive.level = FillLevel::always_full(ring_size, receive.level.present());
+        }
+        self
+    }
+
     /// Closes the socket, and waits until the kernel has released its frames.
     pub(crate) fn close(self) {
         let zero_copy = self.zero_copy;

@@ -57,7 +57,7 @@ impl Driver for Dpdk {
     fn start(setup: &PortSetup, core: Option<u32>, _fds: Vec<OwnedFd>) -> Result<Self, String> {
         match setup {
             PortSetup::Devices(pair) => Self::open(pair, core).map_err(|error| error.to_string()),
-            PortSetup::Sockets { .. } | PortSetup::PacketSockets => {
+            PortSetup::Sockets { .. } | PortSetup::PacketSockets | PortSetup::DelayLine { .. } => {
                 Err("this worker drives only devices".into())
             }
         }

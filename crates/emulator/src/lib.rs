@@ -1,4 +1,7 @@
-//! Emulated end hosts, client and server, for a chain without real interfaces.
+//! Emulated hosts: a client and a server for a chain without real interfaces, and whole networks.
+//!
+//! [`Network`] makes the hosts, switches and links of a topology. The rest of this page is about
+//! the end hosts of a chain.
 //!
 //! A chain without ports in its file gets two hosts, `client` and `server`. Each is a named network
 //! namespace (`myelin-<chain>-client`) with one link, `eth0`. The other end of that link, the
@@ -15,7 +18,9 @@
 mod addressing;
 mod end_hosts;
 mod names;
+mod network;
 
 pub use addressing::{AddressError, AddressPair, choose_addresses};
 pub use end_hosts::{Config, EndHosts, Error, Host, Result, create_netns};
 pub use names::{EndHostNames, Role};
+pub use network::{DelayPoint, Network, NetworkEnd, NetworkError, NetworkHost};

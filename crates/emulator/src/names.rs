@@ -45,6 +45,16 @@ impl fmt::Display for Role {
     }
 }
 
+/// Returns a hash of an object of a run. FNV-1a gives the same hash in all builds, unlike the
+/// standard library's hasher.
+pub(crate) fn hash_of(run: &str, object: &str) -> u32 {
+    // The zero ends the run's name.
+    let bytes = run.bytes().chain([0]).chain(object.bytes());
+    bytes.fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
 /// The names of one chain's end hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndHostNames {
@@ -57,16 +67,10 @@ impl EndHostNames {
     /// Makes the names. `run` distinguishes the runs (agents) on a machine, `chain` the chains of a
     /// run.
     pub fn new(run: &str, chain: &str) -> Self {
-        // FNV-1a gives the same hash in all builds, unlike the standard library's hasher. The zero
-        // ends the run's name.
-        let bytes = run.bytes().chain([0]).chain(chain.bytes());
-        let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
         Self {
             run: run.to_owned(),
             chain: chain.to_owned(),
-            hash,
+            hash: hash_of(run, chain),
         }
     }
 

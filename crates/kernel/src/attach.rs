@@ -46,6 +46,14 @@ impl TrafficDirection {
             Self::Out => (libbpf_sys::BPF_TCX_EGRESS, 0),
         }
     }
+
+    /// Returns the name of that point in a pin.
+    const fn pin_name(self) -> &'static str {
+        match self {
+            Self::In => "outermost-in",
+            Self::Out => "outermost-out",
+        }
+    }
 }
 
 /// Attach type and flags of a front door at tcx: after the existing programs.
@@ -130,16 +138,16 @@ impl Attachment {
         })
     }
 
-    /// Attaches an observing program, outermost in its direction. Uses clsact on a kernel without
-    /// tcx.
-    pub(crate) fn attach_observer(
+    /// Attaches a program outermost in its direction. Uses clsact on a kernel without tcx.
+    pub(crate) fn attach_outermost(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
         direction: TrafficDirection,
+        pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
         match attach_tcx(program, target, direction.outermost_point())? {
-            Some(link) => Self::from_link(link, None),
-            None => Self::attach_clsact(program, target, direction, None),
+            Some(link) => Self::from_link(link, target.pin_path(pin_dir, direction.pin_name())),
+            None => Self::attach_clsact(program, target, direction, pin_dir),
         }
     }
 

@@ -125,7 +125,8 @@ impl Conformance {
         config: &ConformConfig,
     ) -> Result<Self, Error> {
         Self::attach_with(config, |program| {
-            Attachment::attach_observer(program, &attach_target(interface, ifindex), direction)
+            let target = attach_target(interface, ifindex);
+            Attachment::attach_outermost(program, &target, direction, None)
         })
     }
 

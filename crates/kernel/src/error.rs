@@ -102,6 +102,12 @@ pub enum Error {
         /// The cause and the remedy.
         problem: String,
     },
+    /// A delay line has no direction with this number.
+    #[error("delay line: direction {number} does not exist: use 1 to 4094")]
+    Direction {
+        /// The number.
+        number: u16,
+    },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
     TestRun(io::Error),

@@ -6,7 +6,8 @@
 //! Each function is its own program. Tail calls connect the programs. The slot of the next function
 //! is read-only data, so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for
 //! packets that come back from user space. A [`FunctionLink`] is a function in its own network
-//! namespace, with the service function forwarder at its near end. All share the maps of one
+//! namespace, with the service function forwarder at its near end. A [`DelayLink`] leads the
+//! packets of impaired links through a delay line. All share the maps of one
 //! [`Plane`], among them the counters, which user space reads without a system call.
 //!
 //! Each program is written once and built for both hooks ([`Hook`]). A program changes a packet
@@ -57,6 +58,7 @@ mod chain;
 mod classifier;
 mod conform;
 mod counters;
+mod delay;
 mod depart;
 mod error;
 mod features;
@@ -97,6 +99,7 @@ pub use block::Block;
 pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
 pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
 pub use counters::{CounterLine, Counters};
+pub use delay::{DelayCounters, DelayDirection, DelayLink, Delivery, MAX_DIRECTION};
 pub use error::Error;
 pub use features::{Feature, FeatureState, Features, test_features};
 pub use hook::Hook;

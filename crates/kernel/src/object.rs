@@ -35,6 +35,12 @@ pub(crate) const POLICER: Program = find_program("policer");
 pub(crate) const DEPART: Program = find_program("depart");
 /// The conformance monitor.
 pub(crate) const CONFORM: Program = find_program("conform");
+/// Sends packets of an impaired link to the delay line.
+pub(crate) const DELAY_ENTER: Program = find_program("delay_enter");
+/// Delivers packets of the delay line.
+pub(crate) const DELAY_LEAVE: Program = find_program("delay_leave");
+/// Hands packets to the delay line's worker.
+pub(crate) const DELAY_STAMP: Program = find_program("delay_stamp");
 /// Replaces the program of a removed function.
 pub(crate) const CLOSED: Program = find_program("closed");
 /// Kernel function `forward`.

@@ -11,6 +11,7 @@ use crate::block::Block;
 use crate::chain::{ChainConfig, ChainEntry, LoadedChain};
 use crate::classifier::ClassifierTables;
 use crate::counters::Counters;
+use crate::delay::DelayLink;
 use crate::map::create;
 use crate::numbers::NumberAllocator;
 use crate::object::{CLOSED, POLICER};
@@ -151,6 +152,16 @@ impl Plane {
     /// Creates a re-entry door at the receiving end of an internal link. Attaches no program yet.
     pub fn add_reentry(&self, ifindex: u32) -> Result<Reentry, Error> {
         Reentry::new(&self.shared, ifindex)
+    }
+
+    /// Creates the programs of a delay line's internal link, with these ends (name and index).
+    /// Attaches no program yet.
+    pub fn add_delay_link(
+        &self,
+        near: (&str, u32),
+        far: (&str, u32),
+    ) -> Result<Arc<DelayLink>, Error> {
+        DelayLink::new(&self.shared, near, far).map(Arc::new)
     }
 
     /// Creates a relay of the chain `spi` over the entry link with the near end `near`. The relay

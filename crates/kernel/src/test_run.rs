@@ -64,6 +64,8 @@ pub struct TestRun<'a> {
     pub gso_size: u32,
     /// The packet's priority; tc only.
     pub priority: u32,
+    /// The packet's mark; tc only.
+    pub mark: u32,
     /// Arrival time, ns; tc only, for programs that read the time from the packet.
     pub arrival_ns: u64,
     /// Number of runs on the same frame; at least 1.
@@ -79,6 +81,7 @@ impl<'a> TestRun<'a> {
             gso_segs: 0,
             gso_size: 0,
             priority: 0,
+            mark: 0,
             arrival_ns: 0,
             repeat: 1,
         }
@@ -97,6 +100,8 @@ pub struct Outcome {
     pub meta: Option<Meta>,
     /// The packet's priority after the run; tc only.
     pub priority: u32,
+    /// The packet's mark after the run; tc only.
+    pub mark: u32,
     /// The departure time after the run, CLOCK_MONOTONIC, ns; 0 for immediately; tc only.
     pub departs_ns: u64,
     /// Mean time of a run, ns.
@@ -137,6 +142,8 @@ const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
 
 /// Index of the member `priority` in [`SkbContext::before_cb`].
 const PRIORITY: usize = 32 / 4;
+/// Index of the member `mark`.
+const MARK: usize = 8 / 4;
 
 /// The kernel requires room for all of its `struct __sk_buff`, 192 bytes today.
 const SKB_CONTEXT_LEN: usize = 512;
@@ -205,6 +212,7 @@ fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outco
         frame: frame.to_vec(),
         meta,
         priority: 0,
+        mark: 0,
         departs_ns: 0,
         mean_ns,
     })
@@ -218,6 +226,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
         ..SkbContext::zeroed()
     };
     context.before_cb[PRIORITY] = test.priority;
+    context.before_cb[MARK] = test.mark;
     if let Some(meta) = test.meta {
         context.cb = [
             meta.stamp_ns as u32,
@@ -260,6 +269,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
         frame: data_out.unwrap_or_default(),
         meta,
         priority: before_cb[PRIORITY],
+        mark: before_cb[MARK],
         departs_ns: u64::from(tstamp[0]) | u64::from(tstamp[1]) << 32,
         mean_ns,
     })

@@ -7,6 +7,7 @@
 //! With cgroup v1, a real-time task cannot join a group that has no real-time bandwidth. So
 //! real-time priority and a group exclude each other.
 
+mod cpuset;
 mod hierarchy;
 mod removal;
 
@@ -22,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sched::{self, Policy};
 
 pub use hierarchy::{Hierarchies, Mode};
-pub use removal::remove;
+pub use removal::{enter, remove};
 
 /// Prefix of the path of every group.
 const PREFIX: &str = "myelin-";

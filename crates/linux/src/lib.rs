@@ -11,7 +11,7 @@
 //! | change links and routes | [`link`], [`address`], [`route`], [`neighbour`], [`netlink`] |
 //! | follow links that change | [`link_events`] |
 //! | turn off offloads and IPv6 | [`ethtool`], [`sysctl`] |
-//! | send raw frames | [`packet_socket`] |
+//! | send raw frames, capture frames | [`packet_socket`]; [`capture`] |
 //! | shape traffic | [`htb`], [`fq`] |
 //! | limit the idle states of cores | [`pm_qos`] |
 //! | read the offset of the clocks | [`time_namespace`] |
@@ -42,6 +42,7 @@ pub mod address;
 pub mod affinity;
 pub mod bpffs;
 pub mod capability;
+pub mod capture;
 pub mod cgroup;
 pub mod error;
 pub mod ethtool;

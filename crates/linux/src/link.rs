@@ -1,5 +1,7 @@
 //! Links (network interfaces): their properties, and requests that make, change and remove them.
 
+pub mod group;
+
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -81,6 +83,8 @@ pub struct Link {
     pub peer_namespace: Option<i32>,
     /// Index of the bridge or bond of which the link is a port.
     pub master: Option<u32>,
+    /// Number of the link's group; 0 by default.
+    pub group: u32,
     /// Identifier of the attached XDP program.
     pub xdp_program: Option<u32>,
 }
@@ -366,6 +370,7 @@ fn parse_link(message: &RouteNetlinkMessage) -> Option<Link> {
             LinkAttribute::Link(peer) => link.peer = Some(*peer),
             LinkAttribute::LinkNetNsId(namespace) => link.peer_namespace = Some(*namespace),
             LinkAttribute::Controller(master) => link.master = Some(*master),
+            LinkAttribute::Group(group) => link.group = *group,
             LinkAttribute::LinkInfo(infos) => {
                 if let Some(kind) = infos.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

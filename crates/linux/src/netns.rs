@@ -9,6 +9,8 @@
 //! show lo`). So a clean-up after a crash at any time never removes another program's namespace
 //! with the same name.
 
+mod many;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -28,6 +30,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link;
 use crate::netlink::Netlink;
 use crate::procfs;
+
+pub use many::create_many;
 
 /// Directory of the names of network namespaces (iproute2's `NETNS_RUN_DIR`).
 pub const DIRECTORY: &str = "/run/netns";
@@ -60,38 +64,12 @@ impl Netns {
         let action = || format!("create network namespace `{name}`");
         let path = path_of(name)?;
         prepare_directory()?;
-        reserve_name(&path, owner.unwrap_or_default()).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Error::os(action(), error).remedy(format!(
-                "if no program uses the namespace, remove the namespace with `ip netns delete {name}`"
-            )),
-            _ => Error::os(action(), error),
-        })?;
-        let created = run_on_new_thread(&action(), || {
-            let fd = unshare_namespace(&action())?;
-            if let Some(owner) = owner {
-                set_owner(owner)?;
-            }
-            mount(
-                Some(THREAD_NAMESPACE),
-                &path,
-                None::<&str>,
-                MsFlags::MS_BIND,
-                None::<&str>,
-            )
-            .map_err(|errno| Error::os(action(), errno))?;
-            Ok(fd)
-        });
-        match created {
-            Ok(fd) => Ok(Self {
-                name: Some(name.to_owned()),
-                fd,
-            }),
-            Err(error) => {
-                // Remove the reserved name. The first error is the cause.
-                let _ = remove_name(&path);
-                Err(error)
-            }
-        }
+        reserve(name, &path, owner.unwrap_or_default())?;
+        let created = run_on_new_thread(&action(), || fill_name(name, &path, owner));
+        created.map(|fd| Self {
+            name: Some(name.to_owned()),
+            fd,
+        })
     }
 
     /// Opens the namespace `name` of any owner.
@@ -295,6 +273,39 @@ fn unshare_namespace(action: &str) -> Result<OwnedFd> {
     File::open(THREAD_NAMESPACE)
         .map(OwnedFd::from)
         .map_err(|error| Error::os(action, error))
+}
+
+/// Reserves the name for `owner` at `path`.
+fn reserve(name: &str, path: &Path, owner: &str) -> Result<()> {
+    reserve_name(path, owner).map_err(|error| {
+        let exists = error.kind() == io::ErrorKind::AlreadyExists;
+        let error = Error::os(format!("create network namespace `{name}`"), error);
+        if exists {
+            error.remedy(format!(
+                "if no program uses the namespace, remove the namespace with `ip netns delete {name}`"
+            ))
+        } else {
+            error
+        }
+    })
+}
+
+/// Moves the calling thread into a new namespace, and mounts the namespace at the reserved name.
+/// After a failure, removes the name.
+fn fill_name(name: &str, path: &Path, owner: Option<&str>) -> Result<OwnedFd> {
+    let action = || format!("create network namespace `{name}`");
+    let fill = || {
+        let fd = unshare_namespace(&action())?;
+        owner.map_or(Ok(()), set_owner)?;
+        let (source, none) = (Some(THREAD_NAMESPACE), None::<&str>);
+        mount(source, path, none, MsFlags::MS_BIND, none)
+            .map_err(|errno| Error::os(action(), errno))?;
+        Ok(fd)
+    };
+    fill().inspect_err(|_| {
+        // The first error is the cause.
+        let _ = remove_name(path);
+    })
 }
 
 fn set_owner(owner: &str) -> Result<()> {

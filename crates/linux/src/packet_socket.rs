@@ -37,7 +37,7 @@ impl PacketSender {
             None,
         )
         .map_err(|errno| fail(errno.into()))?;
-        bind(&socket, ifindex).map_err(fail)?;
+        bind(&socket, ifindex, 0).map_err(fail)?;
         bypass_qdisc(&socket).map_err(fail)?;
         setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER)
             .map_err(|errno| fail(errno.into()))?;
@@ -86,11 +86,13 @@ impl PacketSender {
     }
 }
 
-fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
+/// Binds the socket to an interface. The socket receives frames of `protocol`; 0 receives none.
+pub(crate) fn bind(socket: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: the structure is plain data, for which zero is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as _;
     address.sll_ifindex = ifindex.cast_signed();
+    address.sll_protocol = protocol.to_be();
     // SAFETY: `address` outlives the call, and the length is its size.
     let result = unsafe {
         libc::bind(

@@ -48,6 +48,11 @@ pub fn set_router_solicitations(link: &str, count: u8) -> Result<()> {
     set_ipv6(link, "router_solicitations", count)
 }
 
+/// Makes the link keep its IPv6 addresses while it is down, as it keeps its IPv4 addresses.
+pub fn keep_ipv6_addresses(link: &str) -> Result<()> {
+    set_ipv6(link, "keep_addr_on_down", 1)
+}
+
 /// Sets the IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The kernel uses the
 /// larger of this value and the value of `all`.
 pub fn set_rp_filter(link: &str, mode: u8) -> Result<()> {

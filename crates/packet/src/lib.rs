@@ -3,7 +3,7 @@
 //! This crate parses packets ([`parse()`], [`FiveTuple`]), selects their chain ([`Match`],
 //! [`classifier`]), evaluates firewall rules ([`rules`]) and updates checksums ([`checksum`]). It
 //! defines the metadata of packets ([`Meta`], [`nsh`], [`offload`]), the histogram of delays
-//! ([`sojourn`]) and the profiles of chains ([`traffic`]).
+//! ([`sojourn`]), the profiles of chains ([`traffic`]) and the model of a link ([`link_model`]).
 //!
 //! It does no I/O, reads no clock and holds no state. No function panics on any frame. The eBPF
 //! programs implement the parser, the metadata, the rule tables and the histogram a second time.
@@ -26,7 +26,9 @@ pub mod fragment_table;
 pub mod fragments;
 pub mod hop_counters;
 pub mod icmp_quote;
+pub mod link_model;
 pub mod link_scope;
+pub mod loss_model;
 pub mod lpm;
 pub mod mac;
 pub mod maglev;

@@ -5,6 +5,7 @@
 //! * [`chain`] draws the report of a chain in both forms, [`experiment`] draws the report of
 //!   an experiment.
 //! * [`graph`] draws the picture of a chain, as text and as SVG.
+//! * [`topology`] draws topologies.
 //! * [`plan`] writes plans, [`status`] running chains, [`sla`] their contracts, as text.
 //!
 //! The crate takes figures (`myelin-metrics`, `myelin-api`) and returns text. It measures nothing
@@ -21,5 +22,6 @@ pub mod plan;
 pub mod sla;
 pub mod status;
 pub mod terminal;
+pub mod topology;
 
 pub use error::Error;

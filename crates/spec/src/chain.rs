@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::FileLocation;
 use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
+use crate::keys::name::is_label;
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
 use crate::sharing::{SHARING, SharingSpec, read_sharing};
@@ -221,6 +222,14 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Returns the topology and the host of a port `TOPOLOGY/HOST`; `None` for another port. (The
+    /// name of an interface contains no slash.)
+    pub fn topology_host(port: &str) -> Option<(&str, &str)> {
+        let (topology, host) = port.split_once('/')?;
+        let are_names = is_label(topology) && is_label(host);
+        are_names.then_some((topology, host))
+    }
+
     /// Returns the ports of the other direction.
     #[must_use]
     pub fn reversed(&self) -> Self {

@@ -1,6 +1,7 @@
-//! Checks across the chains of one file.
+//! Checks across the objects of one file.
 
-use crate::chain::ServiceChain;
+use crate::Objects;
+use crate::chain::{Ports, ServiceChain};
 use crate::error::{Fault, FaultLog, FileLocation};
 use crate::replies;
 
@@ -10,6 +11,40 @@ pub(crate) fn check_chains(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     complete_reverse_pairs(chains, faults);
     replies::resolve_reverse_of(chains, faults);
     check_ties(chains, faults);
+}
+
+/// Checks that names of topologies are unique, also among chains, and the hosts that chains name
+/// as their ports.
+pub(crate) fn check_topologies(objects: &Objects, faults: &FaultLog<'_>) {
+    for (index, topology) in objects.topologies.iter().enumerate() {
+        let chains = objects.chains.iter();
+        let others = chains.map(|chain| (&chain.name, &chain.places.name));
+        let earlier = objects.topologies[..index].iter();
+        let mut others = others.chain(earlier.map(|other| (&other.name, &other.place)));
+        if let Some((name, place)) = others.find(|(name, _)| **name == topology.name) {
+            let fault = Fault::new(
+                format!("the name `{name}` was already given on line {}", place.line),
+                "names that differ, also between chains and topologies",
+                "rename one of the two",
+            );
+            *faults.object.borrow_mut() = format!("Topology `{name}`");
+            faults.add("metadata.name", faults.span(&topology.place), fault);
+        }
+    }
+    for chain in &objects.chains {
+        let ports = chain.ports.iter();
+        let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
+        for (topology, host) in ports.filter_map(|port| Ports::topology_host(port)) {
+            let mut topologies = objects.topologies.iter();
+            let found = topologies.find(|found| found.name == topology);
+            let problem = found.and_then(|found| found.port_link(host).err());
+            if let Some(problem) = problem {
+                let expected = "a host whose first link leads to a switch";
+                let fault = Fault::new(problem, expected, "name another host");
+                log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
+            }
+        }
+    }
 }
 
 /// Logs a fault of `chain` at a key and its location.

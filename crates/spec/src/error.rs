@@ -1,6 +1,6 @@
 //! Faults of a chain file. Each has a location, the value found, the values expected and a remedy.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -218,7 +218,7 @@ pub(crate) struct FaultLog<'t> {
     pub(crate) files: &'t dyn FileResolver,
     /// Returns the remedy for an unknown key that belongs to another mapping. Takes the path of the
     /// key's mapping and the key.
-    pub(crate) suggest_for_unknown_key: fn(&str, &str) -> Option<String>,
+    pub(crate) suggest_for_unknown_key: Cell<fn(&str, &str) -> Option<String>>,
     /// The object that the parser reads, for [`SpecError::object`].
     pub(crate) object: RefCell<String>,
     errors: RefCell<Vec<SpecError>>,
@@ -236,7 +236,7 @@ impl<'t> FaultLog<'t> {
             file: one_line(file),
             text,
             files,
-            suggest_for_unknown_key: |_, _| None,
+            suggest_for_unknown_key: Cell::new(|_, _| None),
             object: RefCell::default(),
             errors: RefCell::default(),
         }

@@ -1,6 +1,6 @@
-//! Parses and validates chain files.
+//! Parses and validates files of chains and topologies.
 //!
-//! The crate defines the objects of a chain file ([`ServiceChain`] and its parts), quantities with
+//! The crate defines the objects of a file ([`ServiceChain`], [`Topology`]), quantities with
 //! units ([`units`]), and one description of each function kind ([`catalogue`], a file each in
 //! [`kinds`]). It does not know how a chain runs. It does no I/O: the caller passes the text and
 //! the files that the text names ([`FileResolver`]).
@@ -51,6 +51,7 @@ pub mod shaping;
 mod sharing;
 pub mod sla;
 pub mod suggest;
+pub mod topology;
 pub mod units;
 mod yaml;
 
@@ -72,6 +73,7 @@ pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 pub use sharing::{SharingPolicy, SharingSpec};
 pub use sla::{Enforce, FULL_FRAME, Sla};
+pub use topology::{HostAddress, HostSpec, Impairments, LinkSpec, Loss, Topology};
 
 use error::{FaultLog, Span};
 
@@ -94,39 +96,65 @@ pub fn chain_keys() -> Vec<(String, &'static catalogue::ConfigKey)> {
     catalogue::flatten(read::KEYS, "")
 }
 
-/// Parses a chain file: one or more objects, as YAML documents.
-///
-/// `files` returns the contents of the files that the chain file names. The error holds all faults.
+/// Returns all keys of a topology, each with its path.
+pub fn topology_keys() -> Vec<(String, &'static catalogue::ConfigKey)> {
+    catalogue::flatten(read::TOPOLOGY_KEYS, "")
+}
+
+/// The objects of a file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Objects {
+    /// The chains, in the order of the file.
+    pub chains: Vec<ServiceChain>,
+    /// The topologies, in the order of the file.
+    pub topologies: Vec<Topology>,
+}
+
+/// Parses the chains of a file. Also validates the topologies of the file.
 ///
 /// # Errors
-/// The text is not YAML, or not a valid chain file.
+/// As [`parse_objects`].
 pub fn parse(
     text: &str,
     source: &Source,
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
-    let mut faults = FaultLog::with_files(&source.name, text, files);
-    faults.suggest_for_unknown_key = read::suggest_mapping;
-    let mut chains = Vec::new();
+    parse_objects(text, source, files).map(|objects| objects.chains)
+}
+
+/// Parses a file of chains and topologies: one or more objects, as YAML documents.
+///
+/// `files` returns the contents of the files that the chain file names. The error holds all faults.
+///
+/// # Errors
+/// The text is not YAML, or not a valid chain file.
+pub fn parse_objects(
+    text: &str,
+    source: &Source,
+    files: &dyn FileResolver,
+) -> Result<Objects, SpecErrors> {
+    let faults = FaultLog::with_files(&source.name, text, files);
+    let mut objects = Objects::default();
     match yaml::load(text) {
         Err((span, fault)) => faults.add("", span, fault),
         Ok(documents) if documents.is_empty() => {
             let fault = Fault::new(
                 "the file has no object",
-                "at least one object of `kind: ServiceChain`",
+                "at least one object of `kind: ServiceChain` or `kind: Topology`",
                 "`myelin init` writes a first chain file",
             );
             faults.add("", Span::START, fault);
         }
         Ok(documents) => {
             for (index, node) in documents.iter().enumerate() {
-                chains.extend(read::document(node, index + 1, &faults));
+                read::document(node, index + 1, &faults, &mut objects);
             }
         }
     }
-    check::check_chains(&mut chains, &faults);
+    check::check_chains(&mut objects.chains, &faults);
+    check::check_topologies(&objects, &faults);
     match faults.finish() {
         Some(errors) => Err(errors),
-        None => Ok(chains),
+        None => Ok(objects),
     }
 }

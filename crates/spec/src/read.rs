@@ -1,4 +1,4 @@
-//! Reads chains from the YAML tree.
+//! Reads chains and topologies from the YAML tree.
 //!
 //! Each file reads one part of a chain file and logs all faults of that part.
 
@@ -10,10 +10,11 @@ mod isolation;
 mod ports;
 mod profile;
 mod sla;
+mod topology;
 
 pub use files::{ReferencedFile, referenced_files};
 
-use crate::chain::ServiceChain;
+use crate::Objects;
 use crate::error::{Fault, FaultLog};
 use crate::keys::field::Field;
 use crate::keys::{ConfigKey, ValueType, flatten, keys};
@@ -40,19 +41,42 @@ keys! {
     }
 }
 
+keys! {
+    /// Keys of a Topology.
+    TOPOLOGY_KEYS {
+        /// The version of the format.
+        "apiVersion" = ConfigKey::new(ValueType::Choice(&[API_VERSION])).required();
+        /// The type of the object.
+        "kind" = ConfigKey::new(ValueType::Choice(&[TOPOLOGY])).required();
+        /// Name and owner of the topology.
+        "metadata" = ConfigKey::new(ValueType::Map(chain::METADATA_KEYS)).required();
+        /// Hosts, switches and links of the topology.
+        "spec" = ConfigKey::new(ValueType::Map(topology::KEYS)).required();
+    }
+}
+
 /// Finds the mapping where the unknown key `key` of the mapping at `path` belongs. Of several
 /// mappings, returns the one with the longest common path.
-pub(crate) fn suggest_mapping(path: &str, key: &str) -> Option<String> {
+fn suggest_mapping(path: &str, key: &str) -> Option<String> {
     // The keys of `config` depend on the kind.
     let is_config = |kind: &Kind| kind.config.iter().any(|config| config.key == key);
     if path.starts_with("spec.functions[") && path.ends_with(']') && kinds().any(is_config) {
         return Some("move it into `config` of the function".to_owned());
     }
+    suggest_among(KEYS, path, key)
+}
+
+fn suggest_mapping_of_topology(path: &str, key: &str) -> Option<String> {
+    suggest_among(TOPOLOGY_KEYS, path, key)
+}
+
+/// Finds the mapping of an object with these keys where `key` belongs.
+fn suggest_among(keys: &'static [ConfigKey], path: &str, key: &str) -> Option<String> {
     let common_bytes = |mapping: &str| {
         let pairs = mapping.bytes().zip(path.bytes());
         pairs.take_while(|(a, b)| a == b).count()
     };
-    let all = flatten(KEYS, "");
+    let all = flatten(keys, "");
     // `max_by_key` returns the last of equal mappings. After `rev`, that is the first of the file.
     let mappings = all
         .iter()
@@ -72,39 +96,51 @@ pub(crate) fn suggest_mapping(path: &str, key: &str) -> Option<String> {
     )
 }
 
-/// Reads the chain of one document; `number` counts documents from 1.
-pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Option<ServiceChain> {
+/// Reads the object of one document; `number` counts documents from 1.
+pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>, objects: &mut Objects) {
     *faults.object.borrow_mut() = object_name(node, number);
     // The kind decides which keys are known.
-    if let Some(node) = node.get("kind")
-        && let Some(kind) = node.text()
-        && kind != CHAIN
+    let kind = node.get("kind");
+    let text = kind.and_then(Node::text);
+    let is_topology = text == Some(TOPOLOGY);
+    if let (Some(node), Some(text)) = (kind, text)
+        && ![CHAIN, TOPOLOGY].contains(&text)
     {
-        let (message, help) = if kind == TOPOLOGY {
-            let help = "remove the object; Myelin makes the hosts of a chain without `spec.ports`";
-            (
-                "`Topology` is not supported by this release".to_owned(),
-                help.to_owned(),
-            )
-        } else {
-            let help = match nearest(kind, &[CHAIN, TOPOLOGY]) {
-                Some(near) => format!("write `kind: {near}`"),
-                None => format!("write `kind: {CHAIN}`, or remove the object"),
-            };
-            (format!("unknown kind `{}`", Printable(kind)), help)
+        let help = match nearest(text, &[CHAIN, TOPOLOGY]) {
+            Some(near) => format!("write `kind: {near}`"),
+            None => format!("write `kind: {CHAIN}`, or remove the object"),
         };
-        let fault = Fault::new(message, format!("`kind: {CHAIN}`"), help);
-        faults.add("kind", node.span, fault);
-        return None;
+        let message = format!("unknown kind `{}`", Printable(text));
+        let expected = format!("`kind: {CHAIN}` or `kind: {TOPOLOGY}`");
+        faults.add("kind", node.span, Fault::new(message, expected, help));
+        return;
     }
+    faults.suggest_for_unknown_key.set(if is_topology {
+        suggest_mapping_of_topology
+    } else {
+        suggest_mapping
+    });
     let before = faults.count();
-    let top = Field::top(node, faults).mapping(KEYS)?;
-    for (key, word) in [("apiVersion", API_VERSION), ("kind", CHAIN)] {
+    let (keys, kind) = if is_topology {
+        (TOPOLOGY_KEYS, TOPOLOGY)
+    } else {
+        (KEYS, CHAIN)
+    };
+    let Some(top) = Field::top(node, faults).mapping(keys) else {
+        return;
+    };
+    for (key, word) in [("apiVersion", API_VERSION), ("kind", kind)] {
         if let Some(field) = top.required(key, format_args!("`{key}: {word}`"), word) {
             field.read_word(&[(word, ())]);
         }
     }
-    chain::read(&top).filter(|_| faults.count() == before)
+    if is_topology {
+        let topology = topology::read(&top).filter(|_| faults.count() == before);
+        objects.topologies.extend(topology);
+    } else {
+        let chain = chain::read(&top).filter(|_| faults.count() == before);
+        objects.chains.extend(chain);
+    }
 }
 
 /// Returns the object's name for errors: kind and name, else the number.

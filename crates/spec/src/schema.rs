@@ -1,4 +1,4 @@
-//! Creates the JSON Schema (2020-12) of a chain file from the keys that the reader uses.
+//! Creates the JSON Schema (2020-12) of a file from the keys that the reader uses.
 
 use serde_json::{Map, Value, json};
 
@@ -7,13 +7,29 @@ use crate::keys::{ConfigKey, ValueType};
 use crate::kinds::catalogue::{Kind, kinds};
 use crate::read;
 
-/// Creates the schema of one document of a chain file: a ServiceChain, with the configuration of
-/// each kind of function.
+/// Creates the schema of one document of a file: a ServiceChain, with the configuration of each
+/// kind of function, or a Topology. `if` and `then` select the keys by the object's kind.
 pub fn schema() -> Value {
-    let mut schema = object(read::KEYS);
-    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
-    schema["title"] = json!("ServiceChain");
-    schema
+    let objects = [
+        ("ServiceChain", object(read::KEYS)),
+        ("Topology", object(read::TOPOLOGY_KEYS)),
+    ];
+    let names = objects.each_ref().map(|(name, _)| *name);
+    let by_kind = objects.map(|(name, mut object)| {
+        object["title"] = json!(name);
+        json!({
+            "if": { "properties": { "kind": { "const": name } }, "required": ["kind"] },
+            "then": object,
+        })
+    });
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Myelin object",
+        "type": "object",
+        "properties": { "kind": { "enum": names } },
+        "required": ["kind"],
+        "allOf": by_kind,
+    })
 }
 
 /// Creates the schema of a mapping with these keys and no others.
@@ -73,15 +89,21 @@ fn value(value: ValueType) -> Value {
         }
         ValueType::Text | ValueType::Ports => text(),
         ValueType::Addresses | ValueType::TextOrList => or(text(), list(text())),
-        ValueType::Command => list(text()),
+        ValueType::Command | ValueType::Names => list(text()),
+        ValueType::Ends => {
+            let mut ends = list(text());
+            (ends["minItems"], ends["maxItems"]) = (json!(2), json!(2));
+            ends
+        }
         ValueType::Environment => json!({ "type": "object", "additionalProperties": text() }),
         ValueType::AnyMap => json!({ "type": "object" }),
         ValueType::Map(keys) | ValueType::Mirror(keys) => object(keys),
         ValueType::TextOrMap(keys) => or(text(), object(keys)),
-        ValueType::Rules(keys) | ValueType::Routes(keys) | ValueType::Backends(keys) => {
-            list(object(keys))
-        }
-        ValueType::Patterns(keys) => list(or(text(), object(keys))),
+        ValueType::Rules(keys)
+        | ValueType::Routes(keys)
+        | ValueType::Backends(keys)
+        | ValueType::Links(keys) => list(object(keys)),
+        ValueType::Hosts(keys) | ValueType::Patterns(keys) => list(or(text(), object(keys))),
         ValueType::Functions(keys) => {
             let mut functions = list(function(keys));
             functions["minItems"] = json!(1);

@@ -1,4 +1,5 @@
-//! `docs/reference/chain-file.md` describes every key of a chain file.
+//! `docs/reference/chain-file.md` describes every key of a chain file, `topology-file.md` of a
+//! topology.
 //! `docs/reference/errors.md` lists the errors of `errors/*.stderr` with their remedies.
 //! `docs/reference/kinds.md` contains the descriptions of all kinds.
 //!
@@ -107,10 +108,22 @@ fn chain_file_page() -> String {
     let intro = "After this page you can write every key of a chain file. The keys of `config` are those of the kind: see \
                  [kinds](kinds.md). `myelin init` writes a first file, `myelin schema chain` prints the JSON Schema. The page \
                  is generated from `crates/spec/src/read` (`WRITE_DOCS=1 cargo test -p myelin-spec --test reference`).";
-    let mut page = format!("# Chain file\n\n{}\n", wrapped(intro, ""));
+    keys_page("Chain file", intro, &myelin_spec::chain_keys())
+}
+
+/// Returns the page of the keys of a topology.
+fn topology_page() -> String {
+    let intro = "After this page you can write every key of a topology. [emulator](../operation/emulator.md) says how to use \
+                 it. `myelin schema chain` prints the JSON Schema. The page is generated from \
+                 `crates/spec/src/read/topology.rs` (`WRITE_DOCS=1 cargo test -p myelin-spec --test reference`).";
+    keys_page("Topology file", intro, &myelin_spec::topology_keys())
+}
+
+/// Returns a page of keys with a section for each mapping.
+fn keys_page(title: &str, intro: &str, keys: &[(String, &'static ConfigKey)]) -> String {
+    let mut page = format!("# {title}\n\n{}\n", wrapped(intro, ""));
     let mut sections: Vec<(&str, Vec<_>)> = Vec::new();
-    let keys = myelin_spec::chain_keys();
-    for (path, key) in &keys {
+    for (path, key) in keys {
         let (mapping, name) = path.rsplit_once('.').unwrap_or(("top of an object", path));
         let entry = (name.to_owned(), *key);
         match sections.iter_mut().find(|(section, _)| *section == mapping) {
@@ -128,6 +141,7 @@ fn chain_file_page() -> String {
 #[test]
 fn chain_file_page_matches_the_keys() {
     assert_page(&chain_file_page(), "chain-file.md");
+    assert_page(&topology_page(), "topology-file.md");
 }
 
 /// Compares a page of docs/reference with the generated text.

@@ -1,5 +1,5 @@
-//! Restarts dead workers, pipeline stages and black boxes. Stops restarting processes that end too
-//! often.
+//! Restarts dead workers, pipeline stages, black boxes and delay lines. Stops restarting processes
+//! that end too often.
 //!
 //! The supervisor skips a worker that a request holds, so no request delays other restarts.
 
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::control::binding;
 use crate::node::Node;
 use crate::node::black_box;
+use crate::node::delay_line::LineCheck;
 use crate::node::stages::RestartOutcome;
 use crate::node::workers::Worker;
 
@@ -21,6 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) fn start(node: &Arc<Node>) {
     spawn_loop(node, restart_workers);
     spawn_loop(node, |node| restart_black_boxes(node));
+    spawn_loop(node, |node| restart_delay_lines(node));
 }
 
 fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Arc<Node>) + Send + 'static) {
@@ -133,6 +135,25 @@ fn restart_black_boxes(node: &Node) {
     for (key, black_box) in node.parts.black_boxes.members() {
         if black_box.restart_if_ended() {
             fail_chain_of_box(node, key);
+        }
+    }
+}
+
+fn restart_delay_lines(node: &Node) {
+    for topology in node.topologies.all() {
+        let Some(line) = topology.line.get() else {
+            continue;
+        };
+        let topology = &topology.declared.name;
+        match line.restart_if_dead() {
+            LineCheck::Alive => {}
+            LineCheck::Restarted => {
+                tracing::warn!(topology, "a delay line died and was restarted");
+            }
+            LineCheck::Failed => tracing::error!(
+                topology,
+                "a delay line ended too often and is no longer restarted: its links drop all packets until `myelin down`"
+            ),
         }
     }
 }

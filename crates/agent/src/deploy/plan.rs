@@ -434,8 +434,12 @@ fn find_link(interface: &str) -> Option<Link> {
     link.ok()
 }
 
-/// The kind of a named port. An interface that does not exist counts as a network card.
+/// The kind of a named port: virtual for the host of a topology. An interface that does not exist
+/// counts as a network card.
 pub fn port_kind(interface: &str) -> PortKind {
+    if myelin_spec::Ports::topology_host(interface).is_some() {
+        return PortKind::Virtual;
+    }
     find_link(interface).map_or(PortKind::Native, |link| kind_of_link(&link))
 }
 

@@ -10,9 +10,8 @@ use myelin_policy::sla::claims;
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
-use crate::api::{HopStatus, PacketAccount, ReportReply, SlaWindow};
+use crate::api::{HopStatus, PacketAccount, ReportReply, SlaWindow, SojournStatus};
 use crate::measure::{MeasuredChain, Row};
-use crate::status;
 
 /// Builds the answer to a measurement request.
 pub(crate) fn build_reply(measured: MeasuredChain) -> ReportReply {
@@ -66,7 +65,7 @@ fn build_row(row: &Row) -> Value {
         put_sojourn(&mut value, "sojourn", &row.sojourn);
         return value;
     };
-    let sojourn = status::summarize(sojourn);
+    let sojourn = SojournStatus::from(sojourn);
     let mut put = |key: &str, figure: Value| value[key] = figure;
     put("sojourn_packets", json!(sojourn.packets));
     put("sojourn_mean_us", json!(sojourn.mean_us));
@@ -81,10 +80,10 @@ fn build_row(row: &Row) -> Value {
 /// has the sojourn of each section.
 fn put_sojourn(object: &mut Value, key: &str, sojourn: &[Sojourn]) {
     if let [whole] = sojourn {
-        object[key] = json!(status::summarize(whole));
+        object[key] = json!(SojournStatus::from(whole));
         return;
     }
-    let sections: Vec<_> = sojourn.iter().map(status::summarize).collect();
+    let sections: Vec<_> = sojourn.iter().map(SojournStatus::from).collect();
     object[key] = Value::Null;
     object[format!("{key}_sections")] = json!(sections);
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, UpRequest, VERSION,
-    VERSION_HEADER,
+    FunctionFlows, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
+    TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -25,6 +25,8 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<CoreStatus>>(types, "GET", "/cores"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
+        describe_answer::<Vec<TopologyStatus>>(types, "GET", "/topologies"),
+        describe_request::<LinkRequest>(types, describe_answer::<TopologyLink>, "/links"),
         describe_request::<ProbeRequest>(types, describe_stream, "/probe"),
         describe_request::<RunRequest>(types, describe_stream, "/run"),
         describe_request::<CalibrateRequest>(types, describe_stream, "/calibrate"),

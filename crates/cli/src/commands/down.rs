@@ -1,4 +1,4 @@
-//! `myelin down`: removes chains, and the objects of killed processes.
+//! `myelin down`: removes chains and topologies, and the objects of killed processes.
 
 use std::process::ExitCode;
 
@@ -14,10 +14,11 @@ use crate::output;
     myelin down --all    also cleans up after a killed agent or bench, and stops the agent"
 )]
 pub(crate) struct Arguments {
-    /// The chain's name, or its chain file.
+    /// The name of the chain or topology, or its file.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// Remove every chain and all objects of a killed agent or `myelin bench`, then stop the agent.
+    /// Remove every chain, every topology and all objects of a killed agent or `myelin bench`, then
+    /// stop the agent.
     #[arg(long)]
     all: bool,
     /// Print JSON.
@@ -34,7 +35,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     } else {
         let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
         let mut reply = DownReply::default();
-        for name in resolve_chain_names(arguments.name.as_deref().unwrap_or_default())? {
+        for name in resolve_names(arguments.name.as_deref().unwrap_or_default())? {
             append_reply(&mut reply, client.down(&name)?);
         }
         reply
@@ -100,12 +101,17 @@ fn request_removal(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Clie
     client.down_all().map_err(|error| (error, Some(client)))
 }
 
-/// Returns the names of the chains if the argument is a chain file, else the argument.
-fn resolve_chain_names(argument: &str) -> Result<Vec<String>, ApiError> {
+/// Returns the names of the chains and topologies if the argument is a file, else the argument.
+fn resolve_names(argument: &str) -> Result<Vec<String>, ApiError> {
     let path = std::path::Path::new(argument);
     if !path.is_file() {
         return Ok(vec![argument.to_owned()]);
     }
-    let chains = crate::source::read(path)?.parse()?;
-    Ok(chains.into_iter().map(|chain| chain.name).collect())
+    let objects = crate::source::read(path)?.parse_objects()?;
+    let chains = objects.chains.into_iter().map(|chain| chain.name);
+    // Chains may use the hosts of topologies, so they go first.
+    let topologies = objects.topologies.into_iter();
+    Ok(chains
+        .chain(topologies.map(|topology| topology.name))
+        .collect())
 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::ApiError;
+use myelin_api::{ApiError, TopologyStatus};
 use myelin_planner::admission::{self, Ledger, Node, Site};
 use myelin_planner::{Machine, PortKind};
 use myelin_report::graph::ChainGraph;
-use myelin_report::plan as report;
+use myelin_report::{plan as report, topology};
+use myelin_spec::Objects;
 
 use crate::picture::{self, PictureOption};
 use crate::{output, source};
@@ -35,7 +36,7 @@ pub(crate) struct Arguments {
 /// Plans every chain of the file.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    let chains = source.parse()?;
+    let Objects { chains, topologies } = source.parse_objects()?;
     let costs = myelin_agent::load_costs()?;
     // Reviews each chain together with the earlier chains of the file. Only the agent knows the
     // running chains.
@@ -64,6 +65,9 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
             println!("{}", report::verdict(plan, output::width()));
         }
     } else {
+        for topology in &topologies {
+            println!("{}", topology::summary(&TopologyStatus::of(topology)));
+        }
         for plan in &plans {
             print!("{}", report::summary(plan, output::width()));
             if arguments.verbose {

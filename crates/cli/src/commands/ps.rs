@@ -1,10 +1,10 @@
-//! `myelin ps`: lists the running chains.
+//! `myelin ps`: lists the running chains and topologies.
 
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Client, RunDir};
+use myelin_api::{ApiError, Client, RunDir, TopologyStatus};
 use myelin_report::graph::ChainGraph;
-use myelin_report::{sla, status};
+use myelin_report::{sla, status, topology};
 
 use crate::output;
 use crate::picture::{self, PictureOption};
@@ -15,7 +15,7 @@ use crate::picture::{self, PictureOption};
     after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   the last ten seconds (at most 300)\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps tactile --graph   a picture: functions, costs, and where packets were lost\n  myelin ps tactile --graph=tactile.svg\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
-    /// Show each function of this chain.
+    /// Show each function of this chain, or the hosts and links of this topology.
     chain: Option<String>,
     /// Show the flows, NAT mappings and backends that functions keep, of all chains or of this one.
     #[arg(long, conflicts_with = "graph")]
@@ -41,13 +41,16 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if let (Some(name), Some(count)) = (&arguments.chain, arguments.seconds) {
         return list_seconds(run_dir, name, count, arguments.json);
     }
-    let (mut chains, orphans) = if let Some(client) = Client::connect(run_dir)? {
-        (client.list()?, client.info()?.orphans)
+    let (mut chains, topologies, orphans) = if let Some(client) = Client::connect(run_dir)? {
+        (client.list()?, client.topologies()?, client.info()?.orphans)
     } else {
         warn_if_abandoned(run_dir);
-        (Vec::new(), Vec::new())
+        (Vec::new(), Vec::new(), Vec::new())
     };
     if let Some(name) = &arguments.chain {
+        if let Some(found) = topologies.iter().find(|found| found.name == *name) {
+            return show_topology(found, arguments);
+        }
         chains.retain(|status| status.chain == *name);
         if chains.is_empty() {
             return Err(output::not_running_error(name));
@@ -61,6 +64,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             "a killed agent left {} objects behind, which may still forward packets; `myelin down --all` removes the objects",
             orphans.len()
         );
+    }
+    if arguments.chain.is_none() && !topologies.is_empty() {
+        println!("{}", topology::overview(&topologies, output::width()));
     }
     if chains.is_empty() {
         println!("no chain runs");
@@ -83,6 +89,21 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             print!("{}", status::details(chain, width));
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the hosts, switches and links of a topology.
+fn show_topology(found: &TopologyStatus, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    if arguments.json {
+        return output::print_json(found);
+    }
+    if arguments.picture.graph.is_some() {
+        let name = &found.name;
+        return Err(ApiError::usage(format!(
+            "`{name}` is a topology: `myelin graph {name}` draws it"
+        )));
+    }
+    print!("{}", topology::details(found, output::width()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,6 +14,9 @@ pub(crate) struct Arguments {
     /// Use packet sockets, for super-packets.
     #[arg(long, conflicts_with = "dpdk")]
     packet_sockets: bool,
+    /// Delay the packets of emulated links.
+    #[arg(long, conflicts_with_all = ["dpdk", "packet_sockets"])]
+    delay_line: bool,
 }
 
 /// Runs until the agent stops it.
@@ -25,6 +28,9 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     })?;
     if arguments.dpdk {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
+    }
+    if arguments.delay_line {
+        myelin_dataplane::delay_line_main(control)
     }
     if arguments.packet_sockets {
         myelin_dataplane::worker_main::<myelin_dataplane::PacketSockets>(control)

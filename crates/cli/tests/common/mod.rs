@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod chains;
 pub(crate) mod conformance;
+pub(crate) mod delay;
 pub(crate) mod load;
 pub(crate) mod port_chains;
 pub(crate) mod port_pair;
@@ -373,7 +374,7 @@ impl Myelin {
             }
         }
         for link in &*self.links.borrow() {
-            if Path::new("/sys/class/net").join(link).exists() {
+            if link_exists(link) {
                 found.push(format!("link {link}"));
             }
         }
@@ -406,10 +407,21 @@ impl Drop for Myelin {
 }
 
 /// The name of a link in the journal; `None` for another kind of object.
+/// Returns the name of a journaled link, or the beginning of the names of a group of links.
 fn link_name(resource: &serde_json::Value) -> Option<String> {
-    let name = resource["name"].as_str();
-    name.filter(|_| resource["kind"] == "link")
-        .map(str::to_owned)
+    let key = match resource["kind"].as_str()? {
+        "link" => "name",
+        "links" => "prefix",
+        _ => return None,
+    };
+    resource[key].as_str().map(str::to_owned)
+}
+
+/// Whether a link has that name, or a name that begins with it.
+fn link_exists(prefix: &str) -> bool {
+    let links = std::fs::read_dir("/sys/class/net");
+    let mut links = links.into_iter().flatten().flatten();
+    links.any(|link| link.file_name().to_string_lossy().starts_with(prefix))
 }
 
 fn read_mounts() -> String {

@@ -49,6 +49,20 @@ pub(crate) fn mixed_chain() -> ChainFixture {
     ChainFixture::new("m", MIXED)
 }
 
+/// Hosts with and without limits, two switches, and each kind of link.
+pub(crate) fn topology() -> ChainFixture {
+    let text = "
+apiVersion: myelin.dev/v1alpha1
+kind: Topology
+metadata: { name: @net }
+spec:
+  hosts: [ h1, { name: h2, cpu: 500m, cpus: 0 } ]
+  switches: [ s1, s2 ]
+  links: [ { ends: [ h1, s1 ] }, { ends: [ s1, s2 ] }, { ends: [ s2, h2 ] }, { ends: [ h1, h2 ] } ]
+";
+    ChainFixture::new("net", text)
+}
+
 pub(crate) fn pipeline_chain() -> ChainFixture {
     let spec = "  mapping: pipeline
   functions:

@@ -62,6 +62,7 @@ for_each_fixture! {
     assert_kills_are_cleaned_up:
     down_all_removes_a_kernel_chain: fixtures::kernel_chain(), false;
     down_all_removes_a_chain_of_both_spaces: fixtures::mixed_chain(), false;
+    down_all_removes_a_topology: fixtures::topology(), false;
     down_all_removes_a_pipeline: fixtures::pipeline_chain(), false;
     down_all_removes_a_distributed_chain: fixtures::distributed_chain(), false;
     down_all_removes_a_black_box: fixtures::black_box("x", 9000, "sleep, infinity", "1ms"), false;

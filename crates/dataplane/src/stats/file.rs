@@ -365,7 +365,7 @@ impl DoorCounters {
 
 /// Adds to a word with a load and a store, because each word has one writer.
 #[inline]
-fn add(cell: &AtomicU64, n: u64) {
+pub(crate) fn add(cell: &AtomicU64, n: u64) {
     cell.store(
         cell.load(Ordering::Relaxed).wrapping_add(n),
         Ordering::Relaxed,
@@ -373,14 +373,14 @@ fn add(cell: &AtomicU64, n: u64) {
 }
 
 #[inline]
-fn raise(cell: &AtomicU64, value: u64) {
+pub(crate) fn raise(cell: &AtomicU64, value: u64) {
     if value > cell.load(Ordering::Relaxed) {
         cell.store(value, Ordering::Relaxed);
     }
 }
 
 /// Reads a structure from its words.
-fn read_all<T: Pod>(cells: &[AtomicU64]) -> T {
+pub(crate) fn read_all<T: Pod>(cells: &[AtomicU64]) -> T {
     let mut read = T::zeroed();
     let words = bytemuck::cast_slice_mut::<T, u64>(std::slice::from_mut(&mut read));
     for (word, cell) in words.iter_mut().zip(cells) {
@@ -389,7 +389,7 @@ fn read_all<T: Pod>(cells: &[AtomicU64]) -> T {
     read
 }
 
-fn get(cell: &AtomicU64) -> u64 {
+pub(crate) fn get(cell: &AtomicU64) -> u64 {
     cell.load(Ordering::Relaxed)
 }
 

@@ -11,6 +11,7 @@ mod block;
 mod chain;
 mod classify;
 mod conform;
+mod delay;
 mod depart;
 mod distributed;
 mod door_bench;

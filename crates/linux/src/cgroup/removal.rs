@@ -33,6 +33,16 @@ pub fn remove(path: &str) -> Result<()> {
     Ok(())
 }
 
+/// Moves the calling process into the group at `path`, in every hierarchy that has the group.
+pub fn enter(path: &str) -> Result<()> {
+    for directory in directories_of(path)? {
+        // The kernel takes "0" as the writing process.
+        fs::write(directory.join("cgroup.procs"), "0")
+            .map_err(|error| Error::os(format!("enter the control group {path}"), error))?;
+    }
+    Ok(())
+}
+
 /// Ends all processes in the group at `path` and its subgroups, and removes the subgroups.
 pub(super) fn remove_members(path: &str) -> Result<()> {
     let roots = directories_of(path)?;

@@ -14,6 +14,7 @@ pub fn remove(resource: &Resource) -> Result<()> {
     match resource {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
         Resource::Link { name } => delete_link(name),
+        Resource::Links(group) => group.remove(),
         Resource::Promiscuous(link) => {
             link.change(|_, link| Ok(Some(link::set_promiscuous(link, false))))
         }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::removal::ignore_missing_link;
 use crate::error::Result;
+use crate::link::group::LinkGroup;
 use crate::link::{Link, LinkId};
 use crate::netlink::{Netlink, Request};
 use crate::netns;
@@ -27,6 +28,8 @@ pub enum Resource {
         /// Name of the link. Only this run uses the name.
         name: String,
     },
+    /// Many links in the namespace of the process that removes them.
+    Links(LinkGroup),
     /// The promiscuous mode of another program's link, if the mode was off before this run.
     Promiscuous(ForeignLink),
     /// The qdisc that [`crate::htb::create`] or [`crate::fq::create`] added to another program's

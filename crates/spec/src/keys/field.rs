@@ -89,7 +89,7 @@ impl<'a> Field<'a> {
             let message = format!("unknown key `{}`", Printable(&key.name));
             let help = match synonym(&key.name, &known) {
                 Some(known) => format!("write `{known}`"),
-                None => (self.faults.suggest_for_unknown_key)(&self.path, &key.name)
+                None => (self.faults.suggest_for_unknown_key.get())(&self.path, &key.name)
                     .unwrap_or_else(|| match nearest(&key.name, &known) {
                         Some(near) => format!("write `{near}`"),
                         None => "remove it".to_owned(),

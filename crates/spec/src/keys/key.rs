@@ -135,6 +135,14 @@ pub enum ValueType {
     TextOrMap(&'static [ConfigKey]),
     /// The functions of a chain, each a mapping with these keys.
     Functions(&'static [ConfigKey]),
+    /// A list of names.
+    Names,
+    /// The hosts of a topology, each a name or a mapping with these keys.
+    Hosts(#[serde(skip)] &'static [ConfigKey]),
+    /// The links of a topology, each a mapping with these keys.
+    Links(#[serde(skip)] &'static [ConfigKey]),
+    /// The two nodes that a link joins.
+    Ends,
 }
 
 impl ValueType {
@@ -147,6 +155,8 @@ impl ValueType {
             | Self::Routes(keys)
             | Self::Backends(keys)
             | Self::Patterns(keys)
+            | Self::Hosts(keys)
+            | Self::Links(keys)
             | Self::Functions(keys) => ("[]", keys),
             _ => ("", &[]),
         }
@@ -180,6 +190,10 @@ impl fmt::Display for ValueType {
             Self::Text => "text",
             Self::TextOrList => "text, or a list",
             Self::Functions(_) => "list of functions",
+            Self::Names => "list of names",
+            Self::Hosts(_) => "list of names or mappings",
+            Self::Links(_) => "list of links",
+            Self::Ends => "list of two names",
         })
     }
 }

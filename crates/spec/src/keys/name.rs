@@ -16,15 +16,7 @@ pub(crate) fn read_required(fields: &Fields<'_>, key: &str, example: &str) -> Op
 
 /// Reads a DNS label (RFC 1123, section 2.1) of at most [`MAX_NAME`] characters.
 pub(crate) fn read_label(field: &Field<'_>) -> Option<String> {
-    let is_plain = |text: &str| {
-        let mut bytes = text.bytes();
-        bytes.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
-    };
-    let is_label = |text: &&str| {
-        let ends_in_dash = text.starts_with('-') || text.ends_with('-');
-        is_plain(text) && (1..=MAX_NAME).contains(&text.len()) && !ends_in_dash
-    };
-    if let Some(text) = field.node.text().filter(is_label) {
+    if let Some(text) = field.node.text().filter(|text| is_label(text)) {
         return Some(text.to_owned());
     }
     let expected = format!("a name: 1 to {MAX_NAME} of a-z, 0-9 and `-`, no `-` first or last");
@@ -48,6 +40,17 @@ pub(crate) fn read_label(field: &Field<'_>) -> Option<String> {
     let help = format!("write for example {}", valid.unwrap_or("tactile"));
     field.fault(message, expected, help);
     None
+}
+
+/// Whether the text is a DNS label of at most [`MAX_NAME`] characters.
+pub(crate) fn is_label(text: &str) -> bool {
+    let ends_in_dash = text.starts_with('-') || text.ends_with('-');
+    is_plain(text) && (1..=MAX_NAME).contains(&text.len()) && !ends_in_dash
+}
+
+fn is_plain(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
 }
 
 /// Reads the name of an interface.

@@ -17,9 +17,9 @@ use crate::units;
 keys! {
     /// Keys of `metadata`.
     METADATA_KEYS {
-        /// The name of the chain, unique on the node: at most 32 of a-z, 0-9 and `-`.
+        /// The name of the object, unique on the node: at most 32 of a-z, 0-9 and `-`.
         "name" = TEXT.required();
-        /// The owner of the chain. Chains of different owners share no worker.
+        /// The owner of the object. Chains of different owners share no worker.
         "namespace" = TEXT.with_default(DEFAULT_NAMESPACE);
         /// Labels for other tools. Myelin does not read them.
         "labels" = ConfigKey::new(ValueType::AnyMap);
@@ -160,16 +160,17 @@ fn places(top: &Fields<'_>, spec: &Fields<'_>, metadata: Option<&Metadata>) -> C
     }
 }
 
-struct Metadata {
-    name: String,
+/// Name and owner of an object.
+pub(super) struct Metadata {
+    pub(super) name: String,
     namespace: String,
     /// The location of the name.
-    place: FileLocation,
+    pub(super) place: FileLocation,
 }
 
 /// Reads name and owner. Ignores labels and annotations, which Kubernetes objects have.
-fn metadata(top: &Fields<'_>) -> Option<Metadata> {
-    let field = top.required("metadata", "the name of the chain", "{ name: tactile }")?;
+pub(super) fn metadata(top: &Fields<'_>) -> Option<Metadata> {
+    let field = top.required("metadata", "the name of the object", "{ name: tactile }")?;
     let fields = field.mapping(METADATA_KEYS)?;
     for field in ["labels", "annotations"]
         .iter()

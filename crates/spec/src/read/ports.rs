@@ -17,9 +17,9 @@ keys! {
 keys! {
     /// Keys of `spec.ports`.
     KEYS {
-        /// The interface where packets arrive, or { dpdk: DEVICE }.
+        /// The interface where packets arrive, TOPOLOGY/HOST, or { dpdk: DEVICE }.
         "ingress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
-        /// The interface where packets depart, or { dpdk: DEVICE }.
+        /// The interface where packets depart, TOPOLOGY/HOST, or { dpdk: DEVICE }.
         "egress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
     }
 }
@@ -71,7 +71,12 @@ fn read_port(field: &Field<'_>) -> Option<(String, PortDriver)> {
     const HELP: &str =
         "write for example \"0000:01:00.0\", \"net_tap0,iface=tap0\" or \"net_af_xdp0,iface=eth1\"";
     if !field.is_mapping() {
-        return name::read_interface(field).map(|name| (name, PortDriver::Kernel));
+        let is_host = |text: &str| Ports::topology_host(text).is_some();
+        let name = match field.node.text() {
+            Some(text) if is_host(text) => Some(text.to_owned()),
+            _ => name::read_interface(field),
+        };
+        return name.map(|name| (name, PortDriver::Kernel));
     }
     let fields = field.mapping(DPDK_KEYS)?;
     let field = fields.required("dpdk", "a DPDK device", "\"net_tap0,iface=tap0\"")?;

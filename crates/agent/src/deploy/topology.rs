@@ -1,0 +1,301 @@
+//! Makes, changes and removes topologies, and finds the interfaces of hosts that chains name as
+//! their ports.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use myelin_emulator::Network;
+use myelin_spec::{Ports, ServiceChain, Topology};
+
+use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
+use crate::node::Node;
+use crate::node::delay_line::LineSlot;
+use crate::node::topologies::RunningTopology;
+use crate::pool::{lock, wait_until_unique};
+
+/// New topologies of a request. Dropping the value removes them, unless they are kept.
+pub(crate) struct NewTopologies<'a> {
+    node: &'a Node,
+    names: Vec<String>,
+}
+
+impl NewTopologies<'_> {
+    /// Keeps the topologies, because the request has succeeded.
+    pub(crate) fn keep(mut self) {
+        self.names.clear();
+    }
+}
+
+impl Drop for NewTopologies<'_> {
+    fn drop(&mut self) {
+        for name in self.names.iter().rev() {
+            if let Some(topology) = self.node.topologies.get(name) {
+                take_down(self.node, topology);
+            }
+        }
+    }
+}
+
+/// Refuses names that a running object of the other type has.
+pub(crate) fn check_names(
+    node: &Node,
+    chains: &[ServiceChain],
+    topologies: &[Topology],
+) -> Result<(), ApiError> {
+    let of_topology = chains.iter().find(|chain| {
+        let name = &chain.name;
+        node.topologies.get(name).is_some()
+    });
+    if let Some(ServiceChain { name, places, .. }) = of_topology {
+        let place = &places.name;
+        return Err(ApiError::failed(format!(
+            "{place}: chain `{name}`: a topology of that name runs: rename the chain, or run `myelin down {name}`"
+        )));
+    }
+    let of_chain = topologies.iter().find(|topology| {
+        let name = &topology.name;
+        node.chains.get(name).is_some() || node.chains.get_waiting(name).is_some()
+    });
+    of_chain.map_or(Ok(()), |Topology { name, place, .. }| {
+        Err(ApiError::failed(format!(
+            "{place}: topology `{name}`: a chain of that name runs: rename the topology, or run `myelin down {name}`"
+        )))
+    })
+}
+
+/// Refuses topologies, because `run` removes at its end all chains of its file, and measures only
+/// chains with end hosts of their own.
+pub(crate) fn refuse_all(topologies: &[Topology]) -> Result<(), ApiError> {
+    topologies.first().map_or(Ok(()), |topology| {
+        Err(ApiError::usage(format!(
+            "{}: topology `{}`: `run` makes no topologies: use `up`",
+            topology.place, topology.name
+        )))
+    })
+}
+
+/// Makes all topologies of a file, or none. Leaves a running topology with the same description
+/// alone. The caller has reserved their names.
+///
+/// # Errors
+/// A running topology has another description, or a topology cannot be made.
+pub(crate) fn make<'a>(
+    node: &'a Node,
+    topologies: &[Topology],
+) -> Result<NewTopologies<'a>, ApiError> {
+    let mut made = NewTopologies {
+        node,
+        names: Vec::new(),
+    };
+    for topology in topologies {
+        let (name, place) = (&topology.name, &topology.place);
+        if let Some(running) = node.topologies.get(name) {
+            if is_same(&running.declared, topology) {
+                continue;
+            }
+            return Err(ApiError::failed(format!(
+                "{place}: topology `{name}` runs with another description: `myelin link` changes its links, \
+                 `myelin down {name}` removes it"
+            )));
+        }
+        let start = Instant::now();
+        let (run, journal) = (&node.parts.run_id, &node.parts.journal);
+        let network = Network::create(run, topology, journal)
+            .map_err(|error| ApiError::failed(format!("{place}: {error}")))?;
+        let line = LineSlot::default();
+        line.impair_all(&node.parts, &network)
+            .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
+        let made_ms = start.elapsed().as_secs_f64() * 1e3;
+        tracing::info!(topology = name, made_ms, "up");
+        node.topologies.insert(RunningTopology {
+            declared: topology.clone(),
+            network: Mutex::new(network),
+            line,
+            made_ms,
+        });
+        made.names.push(name.clone());
+    }
+    Ok(made)
+}
+
+/// Whether two topologies differ at most in their location in the file.
+fn is_same(one: &Topology, other: &Topology) -> bool {
+    let other = Topology {
+        place: one.place.clone(),
+        ..other.clone()
+    };
+    *one == other
+}
+
+/// Removes a topology. Returns false when no topology has that name.
+///
+/// # Errors
+/// Chains use an interface of the topology, or the agent is stopping.
+pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
+    let names = BTreeSet::from([name.to_owned()]);
+    let _reserved = node.chains.reserved.reserve(names, &|| false)?;
+    let Some(topology) = node.topologies.get(name) else {
+        return Ok(false);
+    };
+    let users = users_of(node, &topology);
+    if !users.is_empty() {
+        return Err(ApiError::failed(format!(
+            "topology `{name}`: its hosts are the ports of chains: run `myelin down {}` first",
+            users.join(" ")
+        )));
+    }
+    take_down(node, topology);
+    Ok(true)
+}
+
+/// The chains that use an interface of the topology.
+fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
+    let running = node.chains.all();
+    let waiting = node.chains.all_waiting();
+    let running = running.iter().map(|running| {
+        let generation = running.generation();
+        (running.name.clone(), generation.chain.ports.clone())
+    });
+    let waiting = waiting.iter().map(|waiting| {
+        let chain = &waiting.chain;
+        (chain.name.clone(), chain.ports.clone())
+    });
+    let network = lock(&topology.network);
+    let uses = |(_, ports): &(String, Option<Ports>)| {
+        let ports = ports
+            .iter()
+            .flat_map(|ports| [&ports.ingress, &ports.egress]);
+        ports.into_iter().any(|port| network.owns_interface(port))
+    };
+    let users: BTreeSet<String> = running
+        .chain(waiting)
+        .filter(uses)
+        .map(|(name, _)| name)
+        .collect();
+    users.into_iter().collect()
+}
+
+/// Removes a topology that no chain uses. The caller has reserved its name.
+pub(crate) fn take_down(node: &Node, topology: Arc<RunningTopology>) {
+    let name = topology.declared.name.clone();
+    drop(node.topologies.remove(&name));
+    // Readers hold a topology briefly.
+    drop(wait_until_unique(topology));
+    tracing::info!(topology = name, "down");
+}
+
+/// Changes a link of a running topology.
+///
+/// # Errors
+/// No such topology or link, a change that cannot be made, or a system error.
+pub(crate) fn change_link(node: &Node, request: &LinkRequest) -> Result<TopologyLink, ApiError> {
+    let name = find_topology(node, request)?;
+    let names = BTreeSet::from([name.clone()]);
+    let _reserved = node.chains.reserved.reserve(names, &|| false)?;
+    let topology = node.topologies.get(&name);
+    let topology = topology.ok_or_else(|| not_running(&name))?;
+    let mut network = lock(&topology.network);
+    let link = &request.link;
+    let position = {
+        let topology = network.topology();
+        let found = topology.link(link).map(|found| &found.name);
+        let mut links = topology.links.iter();
+        found.and_then(|found| links.position(|other| other.name == *found))
+    };
+    let position = position.ok_or_else(|| {
+        let topology = network.topology();
+        ApiError::failed(format!("topology `{name}`: {}", topology.no_link(link)))
+    })?;
+    let changed = match &request.change {
+        LinkChange::Up => network.set_link_up(link, true).map_err(ApiError::failed),
+        LinkChange::Down => network.set_link_up(link, false).map_err(ApiError::failed),
+        LinkChange::Move(to) => network.move_link(link, to).map_err(ApiError::failed),
+        LinkChange::Impair(change) => {
+            let slot = &topology.line;
+            slot.change(&node.parts, &mut network, (position, change))
+        }
+    };
+    changed?;
+    drop(network);
+    let changed = topology.status().links.into_iter();
+    let mut changed = changed.skip(position);
+    changed
+        .next()
+        .ok_or_else(|| ApiError::failed(format!("topology `{name}` has no link `{link}`")))
+}
+
+/// Finds the topology of the request: the named one, or the only one with such a link.
+fn find_topology(node: &Node, request: &LinkRequest) -> Result<String, ApiError> {
+    if let Some(name) = &request.topology {
+        let running = node.topologies.get(name);
+        return running.map_or_else(|| Err(not_running(name)), |_| Ok(name.clone()));
+    }
+    let link = &request.link;
+    let all = node.topologies.all();
+    let has_link = |topology: &&Arc<RunningTopology>| {
+        let network = lock(&topology.network);
+        network.topology().link(link).is_some()
+    };
+    let found: Vec<_> = all.iter().filter(has_link).collect();
+    let names: Vec<&str> = found
+        .iter()
+        .map(|topology| topology.declared.name.as_str())
+        .collect();
+    match names[..] {
+        [name] => Ok(name.to_owned()),
+        [] => Err(ApiError::failed(format!(
+            "no running topology has a link `{link}`: `myelin ps TOPOLOGY` lists the links"
+        ))),
+        _ => Err(ApiError::usage(format!(
+            "several topologies have a link `{link}`: write TOPOLOGY/{link} ({})",
+            names.join(", ")
+        ))),
+    }
+}
+
+fn not_running(name: &str) -> ApiError {
+    ApiError::failed(format!(
+        "no topology `{name}` runs; `myelin ps` lists the running topologies"
+    ))
+}
+
+/// The hosts that chains name as their ports: topology and host.
+pub(crate) fn named_hosts(chains: &[ServiceChain]) -> impl Iterator<Item = (&str, &str)> {
+    let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
+    let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
+    ports.filter_map(|port| Ports::topology_host(port))
+}
+
+/// Replaces the hosts that chains name as their ports by the interfaces where the hosts' packets
+/// arrive at their switches.
+///
+/// # Errors
+/// No such topology runs, or the host has no such interface. The error has the position in the
+/// file.
+pub(crate) fn resolve_ports(node: &Node, chains: &mut [ServiceChain]) -> Result<(), ApiError> {
+    for chain in chains {
+        let Some(ports) = &mut chain.ports else {
+            continue;
+        };
+        for port in [&mut ports.ingress, &mut ports.egress] {
+            let Some((topology, host)) = Ports::topology_host(port) else {
+                continue;
+            };
+            let failed = |reason: String| {
+                let (place, name) = (&chain.places.ports, &chain.name);
+                ApiError::failed(format!("{place}: chain `{name}`: spec.ports: {reason}"))
+            };
+            let running = node.topologies.get(topology).ok_or_else(|| {
+                failed(format!(
+                    "no topology `{topology}` runs: `myelin up` its file first, or write it into this file"
+                ))
+            })?;
+            let network = lock(&running.network);
+            let interface = network.port_of(host);
+            let interface = interface.map_err(|error| failed(error.to_string()))?;
+            *port = interface.to_owned();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The place of a topology's delay line, which the first impaired link makes.
+
+use std::sync::{Arc, Mutex};
+
+use myelin_emulator::{DelayPoint, Network};
+use myelin_spec::Impairments;
+
+use super::{LineReading, TopologyLine};
+use crate::api::{ApiError, DelayLineStatus, DirectionStatus, ImpairmentChange};
+use crate::node::Parts;
+use crate::pool::lock;
+
+/// The delay line of a topology, if a link is impaired.
+#[derive(Default)]
+pub(crate) struct LineSlot(Mutex<Option<Arc<TopologyLine>>>);
+
+impl LineSlot {
+    /// Returns the line.
+    pub(crate) fn get(&self) -> Option<Arc<TopologyLine>> {
+        lock(&self.0).clone()
+    }
+
+    /// Impairs the links of a new network, as its topology describes them.
+    ///
+    /// # Errors
+    /// The links need too much packet memory, or a step fails. The error names the link.
+    pub(crate) fn impair_all(&self, parts: &Parts, network: &Network) -> Result<(), ApiError> {
+        let links = network.topology().links.iter().enumerate();
+        let impaired: Vec<_> = links
+            .filter(|(_, link)| !link.impairments.is_none())
+            .collect();
+        if impaired.is_empty() {
+            return Ok(());
+        }
+        let all = impaired.iter().map(|(_, link)| &link.impairments);
+        let line = TopologyLine::start(parts, &network.topology().name, all)?;
+        for (position, link) in impaired {
+            let point = network.delay_point(&link.name);
+            let point = point.map_err(ApiError::failed)?;
+            let name = &link.name;
+            line.impair(position, &point, &link.impairments)
+                .map_err(|error| ApiError::failed(format!("link `{name}`: {error}")))?;
+        }
+        *lock(&self.0) = Some(Arc::new(line));
+        Ok(())
+    }
+
+    /// Changes delay, rate and loss of a link under traffic.
+    ///
+    /// # Errors
+    /// Values that cannot be, a link that joins two hosts directly, or a step fails. Nothing
+    /// changes.
+    pub(crate) fn change(
+        &self,
+        parts: &Parts,
+        network: &mut Network,
+        (position, change): (usize, &ImpairmentChange),
+    ) -> Result<(), ApiError> {
+        let Some(link) = network.topology().links.get(position) else {
+            return Err(ApiError::failed("the link does not exist any more"));
+        };
+        let name = link.name.clone();
+        let failed = |cause: String| ApiError::failed(format!("link `{name}`: {cause}"));
+        let after = change.apply(&link.impairments).map_err(failed)?;
+        let point = network.delay_point(&name).map_err(ApiError::failed)?;
+        self.set(parts, network, (position, &point), &after)
+            .map_err(|error| failed(error.to_string()))?;
+        network.describe_impairments(position, after);
+        Ok(())
+    }
+
+    fn set(
+        &self,
+        parts: &Parts,
+        network: &Network,
+        (position, point): (usize, &DelayPoint),
+        after: &Impairments,
+    ) -> Result<(), ApiError> {
+        let mut slot = lock(&self.0);
+        // Only the line joins the wires of a link.
+        if after.is_none() && !matches!(point, DelayPoint::Wires(_)) {
+            return slot.as_ref().map_or(Ok(()), |line| line.release(position));
+        }
+        if let Some(line) = &*slot {
+            return line.impair(position, point, after);
+        }
+        let topology = &network.topology().name;
+        let line = TopologyLine::start(parts, topology, std::iter::once(after))?;
+        line.impair(position, point, after)?;
+        *slot = Some(Arc::new(line));
+        Ok(())
+    }
+
+    /// Returns the counters of both directions of a link, and the state of the line.
+    pub(crate) fn directions(&self, position: usize) -> Option<[DirectionStatus; 2]> {
+        let counters = self.get()?.counters(position)?;
+        Some(counters.map(|stats| DirectionStatus {
+            arrived: stats.arrived,
+            arrived_bytes: stats.arrived_bytes,
+            left: stats.left,
+            left_bytes: stats.left_bytes,
+            queue_drops: stats.queue_drops,
+            lost: stats.lost,
+            line_drops: stats.memory_drops + stats.transmit_drops,
+            died: stats.died,
+            waiting: stats.waiting,
+        }))
+    }
+
+    /// Describes the line.
+    pub(crate) fn status(&self) -> Option<DelayLineStatus> {
+        let LineReading {
+            pid,
+            restarts,
+            has_failed,
+            stats,
+            overflowed,
+        } = self.get()?.read();
+        Some(DelayLineStatus {
+            pid,
+            restarts,
+            has_failed,
+            waiting: stats.waiting,
+            most_waiting: stats.most_waiting,
+            foreign: stats.untagged + stats.unknown,
+            overflowed,
+            lateness: (&stats.lateness).into(),
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! The running topologies.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use myelin_emulator::{Network, NetworkEnd};
+use myelin_spec::Topology;
+
+use crate::api::{TopologyEnd, TopologyStatus};
+use crate::node::delay_line::LineSlot;
+use crate::pool::lock;
+
+/// A running topology.
+pub(crate) struct RunningTopology {
+    /// The topology as its file describes it.
+    pub(crate) declared: Topology,
+    /// The network, with its live changes. Locked for one change or one reading at a time.
+    pub(crate) network: Mutex<Network>,
+    /// The delay line of links with delay, rate or loss.
+    pub(crate) line: LineSlot,
+    /// Time that the agent took to make the network, ms.
+    pub(crate) made_ms: f64,
+}
+
+/// The running topologies, by name.
+#[derive(Default)]
+pub(crate) struct Topologies(Mutex<BTreeMap<String, Arc<RunningTopology>>>);
+
+impl Topologies {
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<RunningTopology>> {
+        lock(&self.0).get(name).cloned()
+    }
+
+    /// Returns all topologies, by name.
+    pub(crate) fn all(&self) -> Vec<Arc<RunningTopology>> {
+        lock(&self.0).values().cloned().collect()
+    }
+
+    pub(crate) fn insert(&self, topology: RunningTopology) {
+        let name = topology.declared.name.clone();
+        lock(&self.0).insert(name, Arc::new(topology));
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Option<Arc<RunningTopology>> {
+        lock(&self.0).remove(name)
+    }
+}
+
+impl RunningTopology {
+    /// Describes the topology with its interfaces and live changes.
+    pub(crate) fn status(&self) -> TopologyStatus {
+        let network = lock(&self.network);
+        let mut status = TopologyStatus::of(network.topology());
+        for (described, host) in status.hosts.iter_mut().zip(network.hosts()) {
+            (described.netns, described.cgroup) = (host.netns, host.cgroup);
+        }
+        for (described, (_, bridges)) in status.switches.iter_mut().zip(network.bridges()) {
+            described.bridges = bridges.into_iter().map(str::to_owned).collect();
+        }
+        let links = status.links.iter_mut().zip(network.links());
+        for (position, (described, (_, ends, is_up))) in links.enumerate() {
+            described.ends = ends.map(describe_end);
+            described.is_up = is_up;
+            described.directions = self.line.directions(position);
+        }
+        status.delay_line = self.line.status();
+        status.made_ms = Some(self.made_ms);
+        status
+    }
+}
+
+fn describe_end(end: NetworkEnd) -> TopologyEnd {
+    TopologyEnd {
+        node: end.node,
+        interface: end.interface,
+        netns: end.netns,
+    }
+}

@@ -1,0 +1,162 @@
+//! Topologies over the agent's socket: their status, and changes of their links.
+
+use myelin_spec::{LinkSpec, Topology};
+use serde::{Deserialize, Serialize};
+
+use crate::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
+
+/// A topology: of a file, or running.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TopologyStatus {
+    /// The topology's name.
+    pub name: String,
+    /// The hosts, in the order of the file.
+    pub hosts: Vec<TopologyHost>,
+    /// The switches, in the order of the file.
+    pub switches: Vec<TopologySwitch>,
+    /// The links, in the order of the file.
+    pub links: Vec<TopologyLink>,
+    /// The delay line; `None`: no link has had delay, rate or loss.
+    pub delay_line: Option<DelayLineStatus>,
+    /// Time that the agent took to make the topology, ms; `None`: it does not run.
+    pub made_ms: Option<f64>,
+}
+
+/// A host of a topology.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TopologyHost {
+    /// The host's name.
+    pub name: String,
+    /// The host's network namespace, as in `ip netns`; empty if the topology does not run.
+    pub netns: String,
+    /// The addresses of `eth0`, each with its prefix length.
+    pub addresses: Vec<String>,
+    /// The control group of a host with limits, below each hierarchy's root.
+    pub cgroup: Option<String>,
+    /// The limit of processor time, thousandths of a core.
+    pub cpu_millicores: Option<u32>,
+    /// The limit of memory, bytes.
+    pub memory_bytes: Option<u64>,
+    /// The cores of the host's programs; empty: all cores.
+    pub cpus: Vec<u32>,
+}
+
+/// A switch of a topology.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TopologySwitch {
+    /// The switch's name.
+    pub name: String,
+    /// The kernel bridges of the switch; none if the topology does not run.
+    pub bridges: Vec<String>,
+}
+
+/// A link of a topology.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TopologyLink {
+    /// The link's name.
+    pub name: String,
+    /// Both ends.
+    pub ends: [TopologyEnd; 2],
+    /// Whether `myelin link` has not set the link down.
+    pub is_up: bool,
+    /// Delay, rate and loss.
+    pub impairments: LinkImpairments,
+    /// Counters of the direction from the first end to the second, and back, while the link has
+    /// delay, rate or loss.
+    pub directions: Option<[DirectionStatus; 2]>,
+}
+
+/// An end of a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TopologyEnd {
+    /// The host or switch.
+    pub node: String,
+    /// The interface; empty if the topology does not run.
+    pub interface: String,
+    /// The network namespace of a host's interface; `None`: the agent's.
+    pub netns: Option<String>,
+}
+
+/// Request to change a link under traffic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LinkRequest {
+    /// The topology; `None`: the only one with such a link.
+    pub topology: Option<String>,
+    /// The link's name, or its ends: `A-B`.
+    pub link: String,
+    /// The change.
+    pub change: LinkChange,
+}
+
+/// A change of a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum LinkChange {
+    /// Set the link up.
+    Up,
+    /// Set the link down: it carries no packet.
+    Down,
+    /// Move the end at a switch to this switch.
+    Move(String),
+    /// Change delay, rate or loss of both directions.
+    Impair(ImpairmentChange),
+}
+
+impl TopologyStatus {
+    /// Describes a topology that does not run.
+    pub fn of(topology: &Topology) -> Self {
+        Self {
+            name: topology.name.clone(),
+            hosts: topology.hosts.iter().map(describe_host).collect(),
+            switches: topology
+                .switches
+                .iter()
+                .map(|name| describe_switch(name))
+                .collect(),
+            links: topology.links.iter().map(describe_link).collect(),
+            delay_line: None,
+            made_ms: None,
+        }
+    }
+}
+
+fn describe_host(host: &myelin_spec::HostSpec) -> TopologyHost {
+    TopologyHost {
+        name: host.name.clone(),
+        netns: String::new(),
+        addresses: host.addresses.iter().map(ToString::to_string).collect(),
+        cgroup: None,
+        cpu_millicores: host.limits.cpu_millicores,
+        memory_bytes: host.limits.memory_bytes,
+        cpus: host.cpus.clone(),
+    }
+}
+
+fn describe_switch(name: &str) -> TopologySwitch {
+    TopologySwitch {
+        name: name.to_owned(),
+        bridges: Vec::new(),
+    }
+}
+
+fn describe_link(link: &LinkSpec) -> TopologyLink {
+    let end = |node: &String| TopologyEnd {
+        node: node.clone(),
+        interface: String::new(),
+        netns: None,
+    };
+    TopologyLink {
+        name: link.name.clone(),
+        ends: link.ends.each_ref().map(end),
+        is_up: true,
+        impairments: (&link.impairments).into(),
+        directions: None,
+    }
+}

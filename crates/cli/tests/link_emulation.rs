@@ -1,0 +1,218 @@
+//! Topologies whose links have delay, rate and loss, with real packets.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Myelin, is_alive, kill, skip_unless_root, skip_without, wait_for};
+use serde_json::Value;
+
+fn skip() -> bool {
+    skip_unless_root() || skip_without("ping")
+}
+
+/// Two hosts behind a switch, and a direct link between two other hosts.
+const LAB: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: Topology
+metadata: { name: @lab }
+spec:
+  hosts: [ h1, h2, h3, h4 ]
+  switches: [ s1, s2 ]
+  links:
+    - { ends: [ h1, s1 ], delay: 10ms }
+    - { ends: [ s1, h2 ] }
+    - { ends: [ h3, h4 ], delay: 10ms, jitter: 1ms, bandwidth: 100Mbit, queue: 100 }
+    - { ends: [ s1, s2 ] }
+";
+
+fn up(myelin: &Myelin, text: &str) -> PathBuf {
+    let file = myelin.write_file(text);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    file
+}
+
+fn status(myelin: &Myelin) -> Value {
+    myelin.run_json(&["ps", &myelin.chain_name("lab"), "--json"])
+}
+
+/// Sends pings between two hosts. Returns how many came back, and the shortest round trip, ms.
+fn ping(myelin: &Myelin, from: &str, address: &str, count: &str) -> (u64, f64) {
+    let topology = myelin.chain_name("lab");
+    let host = format!("{topology}/{from}");
+    let options = ["-c", count, "-i", "0.01", "-W", "20", address];
+    let output = myelin.run(&[&["exec", &host, "--", "ping"][..], &options].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let before = |words: &str| text.split(words).next().filter(|_| text.contains(words));
+    let received = before(" received").and_then(|text| text.rsplit(", ").next());
+    let received = received.unwrap_or_else(|| panic!("{output:?}"));
+    let shortest = text.split("mdev = ").nth(1);
+    let shortest = shortest.and_then(|text| text.split('/').next()?.parse().ok());
+    (received.parse().unwrap(), shortest.unwrap_or(f64::NAN))
+}
+
+/// Returns the counters of a link, from its first end to its second.
+fn counters(myelin: &Myelin, link: usize) -> Value {
+    status(myelin)["links"][link]["directions"][0].clone()
+}
+
+fn address_of(myelin: &Myelin, host: usize) -> String {
+    let status = status(myelin);
+    let address = status["hosts"][host]["addresses"][0].as_str().unwrap();
+    address.split('/').next().unwrap().to_owned()
+}
+
+#[test]
+fn links_delay_packets_and_change_live() {
+    if skip() {
+        return;
+    }
+    let myelin = Myelin::new();
+    up(&myelin, LAB);
+    let link = |link: &str, options: &[&str]| {
+        let link = format!("{}/{link}", myelin.chain_name("lab"));
+        myelin.run_ok(&[&["link", &link], options].concat())
+    };
+    let (h2, h4) = (address_of(&myelin, 1), address_of(&myelin, 3));
+    let (received, shortest) = ping(&myelin, "h1", &h2, "5");
+    assert_eq!(received, 5);
+    assert!(shortest >= 20.0, "{shortest}");
+    let (received, shortest) = ping(&myelin, "h3", &h4, "5");
+    assert_eq!(received, 5);
+    assert!(shortest >= 18.0, "{shortest}");
+    let before = counters(&myelin, 0);
+    assert!(before["left"].as_u64() >= Some(5), "{before}");
+    assert!(status(&myelin)["links"][1]["directions"].is_null());
+    let text = link("h1-s1", &["--delay", "40ms"]);
+    assert!(text.contains("delay 40ms"), "{text}");
+    assert!(ping(&myelin, "h1", &h2, "3").1 >= 80.0);
+    // A link that had no delay, and a link between hosts that keeps its way through the line.
+    link("s1-h2", &["--delay", "30ms", "--bandwidth", "10Mbit"]);
+    link("h1-s1", &["--delay", "0ms"]);
+    assert!(ping(&myelin, "h1", &h2, "3").1 >= 60.0);
+    let links = status(&myelin)["links"].clone();
+    assert!(links[0]["directions"].is_null(), "{links}");
+    assert_eq!(links[1]["impairments"]["rate_bps"], 10_000_000);
+    link(
+        "h3-h4",
+        &["--delay", "0ms", "--jitter", "0ms", "--queue", "0"],
+    );
+    link("h3-h4", &["--bandwidth", "0bit"]);
+    assert_eq!(ping(&myelin, "h3", &h4, "3").0, 3);
+    // Numbers of directions are used again.
+    for _ in 0..5 {
+        link("h1-s1", &["--delay", "5ms"]);
+        assert!(ping(&myelin, "h1", &h2, "2").1 >= 70.0);
+        link("h1-s1", &["--delay", "0ms"]);
+    }
+    // A move and a break keep the delay.
+    link("s1-h2", &["--to", "s2"]);
+    assert!(ping(&myelin, "h1", &h2, "3").1 >= 60.0);
+    link("h3-h4", &["--down"]);
+    link("h3-h4", &["--up"]);
+    wait_for("the link", || ping(&myelin, "h3", &h4, "1").0 == 1);
+    let text = myelin.run_ok(&["ps", &myelin.chain_name("lab")]);
+    assert!(text.contains("lateness"), "{text}");
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_loss_of_all_or_no_packets_is_exact() {
+    if skip() {
+        return;
+    }
+    let myelin = Myelin::new();
+    up(&myelin, LAB);
+    let name = format!("{}/s1-h2", myelin.chain_name("lab"));
+    let h2 = address_of(&myelin, 1);
+    assert_eq!(ping(&myelin, "h1", &h2, "1").0, 1);
+    myelin.run_ok(&["link", &name, "--loss", "100%"]);
+    let file = ["exec", &format!("{}/h1", myelin.chain_name("lab"))].map(str::to_owned);
+    let output = myelin.run(&[&file[0], &file[1], "--", "ping", "-c", "2", "-W", "1", &h2]);
+    assert!(!output.status.success());
+    let stats = counters(&myelin, 1);
+    assert_eq!(stats["left"], 0, "{stats}");
+    assert_eq!(stats["lost"], stats["arrived"], "{stats}");
+    assert!(stats["lost"].as_u64() >= Some(2), "{stats}");
+    myelin.run_ok(&["link", &name, "--loss", "0%", "--delay", "1ms"]);
+    assert_eq!(ping(&myelin, "h1", &h2, "3").0, 3);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_dead_delay_line_comes_back() {
+    if skip() {
+        return;
+    }
+    let myelin = Myelin::new();
+    up(&myelin, LAB);
+    let h2 = address_of(&myelin, 1);
+    assert_eq!(ping(&myelin, "h1", &h2, "1").0, 1);
+    let pid = status(&myelin)["delay_line"]["pid"].clone();
+    kill(&pid);
+    wait_for("the restart", || {
+        let line = status(&myelin)["delay_line"].clone();
+        line["restarts"] == 1 && line["pid"] != 0
+    });
+    let (received, shortest) = ping(&myelin, "h1", &h2, "3");
+    assert_eq!(received, 3);
+    assert!(shortest >= 20.0, "{shortest}");
+    let pid = status(&myelin)["delay_line"]["pid"].clone();
+    // The worker and the programs outlive the agent, and `down --all` removes them.
+    myelin.kill_agent();
+    assert!(is_alive(&pid));
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn impossible_links_are_refused_and_change_nothing() {
+    if skip() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let fast = LAB.replace("delay: 10ms }", "delay: 10s, bandwidth: 100Gbit }");
+    let file = myelin.write_file(&fast);
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
+    assert!(error.contains("lower `bandwidth`"), "{error}");
+    let netns = format!("/run/netns/myelin-{}-h1", myelin.chain_name("lab"));
+    assert!(!std::path::Path::new(&netns).exists());
+    let direct = format!("{LAB}    - {{ ends: [ h1, h3 ] }}\n");
+    up(&myelin, &direct);
+    let before = status(&myelin)["links"].clone();
+    let topology = myelin.chain_name("lab");
+    for (status, link, options, words) in [
+        (1, "h1-s1", &["--jitter", "20ms"][..], "jitter exceeds"),
+        (1, "h1-s1", &["--queue", "5"], "without a rate"),
+        (1, "h1-s1", &["--delay", "11s"], "10s"),
+        (1, "h1-h3", &["--delay", "1ms"], "switch between"),
+        (1, "h1-h9", &["--delay", "1ms"], "h1-h9"),
+        (
+            1,
+            "h1-s1",
+            &["--delay", "9s", "--bandwidth", "100Gbit"],
+            "lower `bandwidth`",
+        ),
+        (2, "h1-s1", &["--delay", "5"], "unit"),
+        (2, "h1-s1", &["--loss", "200%"], "more than 100%"),
+        (2, "h1-s1", &["--up", "--loss", "2%"], "cannot be used"),
+        (2, "h1-s1", &[], "no change"),
+    ] {
+        let link = format!("{topology}/{link}");
+        let error = myelin.run_failing(status, &[&["link", &link], options].concat());
+        assert!(error.contains(words), "{options:?}: {error}");
+    }
+    let after = status(&myelin)["links"].clone();
+    for (before, after) in before
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(after.as_array().unwrap())
+    {
+        assert_eq!(before["impairments"], after["impairments"]);
+    }
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

@@ -1,0 +1,75 @@
+//! Names of a topology's namespaces, groups and interfaces. The run and the topology determine
+//! them.
+
+use myelin_linux::link::group::LinkGroup;
+
+use crate::names::hash_of;
+
+/// The names of one topology.
+#[derive(Debug, Clone)]
+pub(super) struct NetworkNames {
+    run: String,
+    topology: String,
+    pub(super) group: LinkGroup,
+}
+
+/// The end of a link between switches, or the end of a joint between two bridges of a switch.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Side {
+    First,
+    Second,
+}
+
+impl NetworkNames {
+    pub(super) fn new(run: &str, topology: &str) -> Self {
+        // The kernel's group 0 holds all other links.
+        let hash = hash_of(run, topology).max(1);
+        Self {
+            run: run.to_owned(),
+            topology: topology.to_owned(),
+            group: LinkGroup {
+                number: hash,
+                prefix: format!("mt{hash:08x}"),
+            },
+        }
+    }
+
+    /// Returns the network namespace of a host: `myelin-TOPOLOGY-HOST`.
+    pub(super) fn netns(&self, host: &str) -> String {
+        format!("myelin-{}-{host}", self.topology)
+    }
+
+    /// Returns the owner that the namespaces record. Other topologies and chains have other owners.
+    pub(super) fn owner(&self) -> String {
+        format!("myelin run {} topology {}", self.run, self.topology)
+    }
+
+    /// Returns the control group of a host with limits.
+    pub(super) fn cgroup(&self, host: &str) -> String {
+        format!("myelin-{}/host-{}.{host}", self.run, self.topology)
+    }
+
+    /// Returns an end of the link with this number at a switch.
+    pub(super) fn port(&self, link: usize, side: Side) -> String {
+        let letter = match side {
+            Side::First => 'a',
+            Side::Second => 'b',
+        };
+        format!("{}{letter}{link:04x}", self.group.prefix)
+    }
+
+    /// Returns the bridge with this number, counted over all switches.
+    pub(super) fn bridge(&self, number: usize) -> String {
+        format!("{}s{number:04x}", self.group.prefix)
+    }
+
+    /// Returns an end of the joint between the bridge with this number and its switch's first
+    /// bridge.
+    pub(super) fn joint(&self, bridge: usize, side: Side) -> String {
+        let letter = match side {
+            Side::First => 'j',
+            Side::Second => 'k',
+        };
+        format!("{}{letter}{bridge:04x}", self.group.prefix)
+    }
+}

@@ -1,0 +1,462 @@
+//! Reads a `Topology`.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::chain;
+use crate::isolation::Limits;
+use crate::keys::address::is_host;
+use crate::keys::field::{Field, Fields};
+use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, integer, keys, name, read_percent};
+use crate::printable::Printable;
+use crate::topology::{
+    HostAddress, HostSpec, Impairments, LinkSpec, Loss, MAX_LINKS, MAX_NODES, Topology,
+    default_name,
+};
+use crate::units;
+
+/// Longest delay of a link. Longer delays are mistakes in the unit.
+const MAX_DELAY_NS: u64 = 10_000_000_000;
+/// A core number above those of any machine.
+const MAX_CORE: u32 = 4095;
+
+keys! {
+    /// Keys of a host.
+    HOST_KEYS {
+        /// The name, unique among the hosts and switches.
+        "name" = TEXT.required();
+        /// The address of the host's first link, eth0, with its prefix length, or a list of
+        /// addresses. Default: the next free address of 10.0.0.0/8, from 10.0.0.1/8 on.
+        "address" = ConfigKey::new(ValueType::TextOrList);
+        /// The processor time of the host's programs together: 10m to 4096cores.
+        "cpu" = ConfigKey::new(ValueType::Cpu);
+        /// The memory of the host's programs together: at least 16MiB.
+        "memory" = ConfigKey::new(ValueType::Memory);
+        /// The cores of the host's programs: a number, a range FROM-TO, or a list of both.
+        "cpus" = ConfigKey::new(ValueType::TextOrList);
+    }
+}
+
+keys! {
+    /// Keys of a loss in bursts.
+    LOSS_KEYS {
+        /// The share of packets that the link loses.
+        "rate" = ConfigKey::new(ValueType::Percent).required();
+        /// The mean number of packets lost in a row (Gilbert's model).
+        "burst" = integer(1, 100_000, "a number of packets").with_default("1");
+    }
+}
+
+keys! {
+    /// Keys of a link.
+    LINK_KEYS {
+        /// The two hosts or switches that the link joins.
+        "ends" = ConfigKey::new(ValueType::Ends).required();
+        /// The name. Default: the names of both ends, A-B. Two links between the same ends need
+        /// names.
+        "name" = TEXT;
+        /// The propagation delay of each direction.
+        "delay" = DURATION;
+        /// The largest deviation from the delay; at most the delay.
+        "jitter" = DURATION;
+        /// The rate of each direction: bit, kbit, Mbit or Gbit a second.
+        "bandwidth" = TEXT;
+        /// The longest queue before the rate, packets. Default: chosen from the rate.
+        "queue" = integer(1, 1_000_000, "a number of packets");
+        /// The share of packets that the link loses, or the share and the length of bursts.
+        "loss" = ConfigKey::new(ValueType::TextOrMap(LOSS_KEYS));
+    }
+}
+
+keys! {
+    /// Keys of `spec`.
+    KEYS {
+        /// The hosts: each a name, or a mapping.
+        "hosts" = ConfigKey::new(ValueType::Hosts(HOST_KEYS)).required();
+        /// The names of the switches.
+        "switches" = ConfigKey::new(ValueType::Names);
+        /// The links between hosts and switches. Links between switches form no loop.
+        "links" = ConfigKey::new(ValueType::Links(LINK_KEYS));
+    }
+}
+
+/// Reads the topology of one document. Returns `None` after a fault.
+pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
+    let faults = top.faults;
+    let before = faults.count();
+    let metadata = chain::metadata(top);
+    let example = "{ hosts: [ h1, h2 ], links: [ { ends: [ h1, h2 ] } ] }";
+    let spec = top.required("spec", "hosts, switches and links", example)?;
+    let fields = spec.mapping(KEYS)?;
+    let mut names = Names::default();
+    let mut topology = Topology {
+        name: String::new(),
+        hosts: read_hosts(&fields, &mut names),
+        switches: read_switches(&fields, &mut names),
+        links: Vec::new(),
+        place: faults.place(top.span),
+    };
+    give_default_addresses(&mut topology.hosts);
+    read_links(&fields, &names, &mut topology);
+    let metadata = metadata?;
+    (topology.name, topology.place) = (metadata.name, metadata.place);
+    (faults.count() == before).then_some(topology)
+}
+
+/// The names of hosts and switches, each with its line, and whether it is a host.
+#[derive(Default)]
+struct Names(HashMap<String, (usize, bool)>);
+
+impl Names {
+    fn has_switch(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|(_, is_host)| !is_host)
+    }
+
+    /// Adds a name; logs a fault if a host or switch has it.
+    fn add(&mut self, name: &str, is_host: bool, field: &Field<'_>) {
+        let is_known = self.0.contains_key(name);
+        let line = field.span.line;
+        let (first, _) = self.0.entry(name.to_owned()).or_insert((line, is_host));
+        if is_known {
+            field.fault(
+                format!("the name `{name}` was already given on line {first}"),
+                "names that differ, also between hosts and switches",
+                "rename one of the two",
+            );
+        }
+    }
+}
+
+/// Returns the elements of a list; logs a fault and returns none if the list is too long.
+fn elements<'a>(field: &Field<'a>, what: &str, max: usize) -> Vec<Field<'a>> {
+    let elements = field.list(&format!("a list of {what}")).unwrap_or_default();
+    if elements.len() > max {
+        field.fault(
+            format!("{} {what}", elements.len()),
+            format!("at most {max}"),
+            "split the topology",
+        );
+        return Vec::new();
+    }
+    elements
+}
+
+fn read_hosts(spec: &Fields<'_>, names: &mut Names) -> Vec<HostSpec> {
+    let Some(field) = spec.required("hosts", "the hosts", "[ h1, h2 ]") else {
+        return Vec::new();
+    };
+    let elements = elements(&field, "hosts", MAX_NODES);
+    let mut addresses = HashMap::new();
+    let mut hosts = Vec::with_capacity(elements.len());
+    for element in elements {
+        let host = if element.is_mapping() {
+            element
+                .mapping(HOST_KEYS)
+                .and_then(|fields| read_host(&fields, &mut addresses))
+        } else {
+            name::read_label(&element).map(|name| HostSpec {
+                name,
+                ..HostSpec::default()
+            })
+        };
+        if let Some(host) = host {
+            names.add(&host.name, true, &element);
+            hosts.push(host);
+        }
+    }
+    hosts
+}
+
+/// Reads a host. `taken` has the addresses of earlier hosts with their names.
+fn read_host(fields: &Fields<'_>, taken: &mut HashMap<IpAddr, String>) -> Option<HostSpec> {
+    let name = name::read_required(fields, "name", "h1");
+    let limits = Limits::from_fields(fields);
+    let cpus = fields.get("cpus").map(|field| read_cpus(&field));
+    let cpus = cpus.unwrap_or_default();
+    if let (Some(cpu), Some(field)) = (limits.cpu_millicores, fields.get("cpu"))
+        && !cpus.is_empty()
+        && u64::from(cpu) > cpus.len() as u64 * 1000
+    {
+        let cores = units::CPU.format(cpus.len() as u64 * 1000);
+        field.fault(
+            format!("{} on {cores} of `cpus`", units::CPU.format(cpu.into())),
+            format!("at most {cores}"),
+            format!("write {cores} or less, or give the host more `cpus`"),
+        );
+    }
+    let mut addresses = Vec::new();
+    let given = fields.get("address");
+    for field in given.iter().flat_map(|field| field.one_or_list(ADDRESS)) {
+        let Some(address) = read_address(&field) else {
+            continue;
+        };
+        let own = name.clone().unwrap_or_default();
+        if let Some(other) = taken.insert(address.address, own) {
+            field.fault(
+                format!("the host `{other}` has the address {} too", address.address),
+                "addresses that differ",
+                "give one of the hosts another address",
+            );
+        }
+        addresses.push(address);
+    }
+    Some(HostSpec {
+        name: name?,
+        addresses,
+        limits,
+        cpus,
+    })
+}
+
+const ADDRESS: &str = "the address of a host with its prefix length, IPv4 or IPv6";
+
+fn read_address(field: &Field<'_>) -> Option<HostAddress> {
+    field.parsed(ADDRESS, "write for example 10.0.0.1/24", |text| {
+        let shown = Printable(text);
+        let Some((address, length)) = text.split_once('/') else {
+            return Err(format!("`{shown}` has no prefix length"));
+        };
+        let address: Option<IpAddr> = address.parse().ok().filter(is_host);
+        let address = address.ok_or_else(|| format!("`{shown}` is not the address of a host"))?;
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        let length = length
+            .parse()
+            .ok()
+            .filter(|length| (1..=max).contains(length));
+        let prefix_len =
+            length.ok_or_else(|| format!("the prefix length of `{shown}` is not 1 to {max}"))?;
+        Ok(HostAddress {
+            address,
+            prefix_len,
+        })
+    })
+}
+
+fn read_cpus(field: &Field<'_>) -> Vec<u32> {
+    const EXPECTED: &str = "the numbers of cores";
+    let mut cores = HashSet::new();
+    for part in field.one_or_list(EXPECTED) {
+        let range = part.parsed(EXPECTED, "write for example 0, 0-3 or [ 0, 2 ]", |text| {
+            let (from, to) = text.split_once('-').unwrap_or((text, text));
+            let number = |text: &str| text.parse().ok().filter(|core: &u32| *core <= MAX_CORE);
+            let range = number(from).zip(number(to));
+            range
+                .filter(|(from, to)| from <= to)
+                .ok_or_else(|| format!("`{}` is no core and no range of cores", Printable(text)))
+        });
+        cores.extend(range.into_iter().flat_map(|(from, to)| from..=to));
+    }
+    let mut cores: Vec<u32> = cores.into_iter().collect();
+    cores.sort_unstable();
+    cores
+}
+
+/// Gives each host without an address the next free one of 10.0.0.0/8.
+fn give_default_addresses(hosts: &mut [HostSpec]) {
+    let given = hosts.iter().flat_map(|host| &host.addresses);
+    let taken: HashSet<IpAddr> = given.map(|address| address.address).collect();
+    let first = u32::from(Ipv4Addr::new(10, 0, 0, 1));
+    let mut free = (first..).map(|bits| IpAddr::V4(bits.into()));
+    for host in hosts.iter_mut().filter(|host| host.addresses.is_empty()) {
+        let address = free.find(|address| !taken.contains(address));
+        host.addresses.extend(address.map(|address| HostAddress {
+            address,
+            prefix_len: 8,
+        }));
+    }
+}
+
+fn read_switches(spec: &Fields<'_>, names: &mut Names) -> Vec<String> {
+    let field = spec.get("switches");
+    let elements = field.map(|field| elements(&field, "switches", MAX_NODES));
+    let mut switches = Vec::new();
+    for element in elements.unwrap_or_default() {
+        if let Some(name) = name::read_label(&element) {
+            names.add(&name, false, &element);
+            switches.push(name);
+        }
+    }
+    switches
+}
+
+fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
+    let field = spec.get("links");
+    let elements = field.map(|field| elements(&field, "links", MAX_LINKS));
+    let mut taken = HashMap::new();
+    let mut groups = Groups::default();
+    let mut has_loop = false;
+    for element in elements.unwrap_or_default() {
+        let Some(fields) = element.mapping(LINK_KEYS) else {
+            continue;
+        };
+        let own_name = fields.get("name");
+        let own_name = own_name.map(|field| name::read_label(&field));
+        let impairments = read_impairments(&fields);
+        let Some((ends, field)) = read_ends(&fields, names) else {
+            continue;
+        };
+        let name = own_name.flatten().unwrap_or_else(|| default_name(&ends));
+        if let Some(line) = taken.insert(name.clone(), field.span.line) {
+            field.fault(
+                format!("the link `{name}` was already given on line {line}"),
+                "links whose names differ",
+                "remove one of the two, or give one a `name`",
+            );
+        }
+        let are_switches = ends.iter().all(|end| names.has_switch(end));
+        // The first loop is enough: its removal may open the others.
+        if are_switches && !groups.join(&ends) && !has_loop {
+            has_loop = true;
+            let ends = ends.each_ref().map(String::as_str);
+            let path = topology.find_loop(ends, topology.links.len());
+            field.fault(
+                format!(
+                    "the link closes a loop of switches: {}",
+                    path.unwrap_or_default().join(" - ")
+                ),
+                "no loop: a packet to all hosts would circle forever",
+                "remove one link of the loop",
+            );
+        }
+        topology.links.push(LinkSpec {
+            name,
+            ends,
+            impairments,
+        });
+    }
+}
+
+/// Sets of switches that links join.
+#[derive(Default)]
+struct Groups(HashMap<String, String>);
+
+impl Groups {
+    /// Joins the sets of two switches. Returns false if they are in one set already.
+    fn join(&mut self, [one, other]: &[String; 2]) -> bool {
+        let (one, other) = (self.first(one), self.first(other));
+        let is_new = one != other;
+        if is_new {
+            self.0.insert(one, other);
+        }
+        is_new
+    }
+
+    /// Returns the switch that stands for the set, and shortens the way to it.
+    fn first(&mut self, name: &str) -> String {
+        let mut at = name.to_owned();
+        while let Some(next) = self.0.get(&at) {
+            at.clone_from(next);
+        }
+        if at != name {
+            self.0.insert(name.to_owned(), at.clone());
+        }
+        at
+    }
+}
+
+/// Reads the two ends of a link, and returns them with their field.
+fn read_ends<'a>(fields: &Fields<'a>, names: &Names) -> Option<([String; 2], Field<'a>)> {
+    const EXPECTED: &str = "two different hosts or switches";
+    let field = fields.required("ends", EXPECTED, "[ h1, s1 ]")?;
+    let elements = field.list(EXPECTED)?;
+    let help = "write for example `ends: [ h1, s1 ]`";
+    let [one, other] = &elements[..] else {
+        field.fault(format!("{} ends", elements.len()), EXPECTED, help);
+        return None;
+    };
+    let read = |element: &Field<'a>| {
+        element.parsed(
+            EXPECTED,
+            "name a host or a switch of this topology",
+            |text| {
+                let is_known = names.0.contains_key(text);
+                let unknown = || format!("no host and no switch is called `{}`", Printable(text));
+                is_known.then(|| text.to_owned()).ok_or_else(unknown)
+            },
+        )
+    };
+    let (one, other) = (read(one), read(other));
+    let ends = [one?, other?];
+    if ends[0] == ends[1] {
+        let message = format!("the link joins `{}` with itself", ends[0]);
+        field.fault(message, EXPECTED, help);
+        return None;
+    }
+    Some((ends, field))
+}
+
+fn read_impairments(fields: &Fields<'_>) -> Impairments {
+    let duration = |key: &str, example: &str| {
+        let field = fields.get(key)?;
+        let value = field.quantity(&units::DURATION, example)?;
+        if value > MAX_DELAY_NS {
+            let max = units::DURATION.format(MAX_DELAY_NS);
+            field.fault(
+                format!("{} is out of range", units::DURATION.format(value)),
+                format!("at most {max}"),
+                format!("write {max} or less"),
+            );
+        }
+        Some(value)
+    };
+    let (delay, jitter) = (duration("delay", "10ms"), duration("jitter", "1ms"));
+    let bandwidth = fields.get("bandwidth");
+    let rate_bps = bandwidth
+        .as_ref()
+        .and_then(|field| field.quantity(&units::BIT_RATE, "100Mbit"));
+    let queue_packets: Option<u32> = fields.read(LINK_KEYS, "queue");
+    if let Some(field) = fields.get("queue").filter(|_| bandwidth.is_none()) {
+        field.fault(
+            "`queue` has no effect without a rate",
+            "`bandwidth` too",
+            "add for example `bandwidth: 100Mbit`, or remove the key",
+        );
+    }
+    let delay_ns = delay.unwrap_or_default();
+    let has_faulty_delay = delay.is_none() && fields.get("delay").is_some();
+    if let (Some(jitter), Some(field)) = (jitter, fields.get("jitter"))
+        && jitter > delay_ns
+        && !has_faulty_delay
+    {
+        field.fault(
+            format!(
+                "the jitter of {} is above the delay",
+                units::DURATION.format(jitter)
+            ),
+            "at most the delay: no packet arrives before it departs",
+            "write a smaller `jitter`, or a longer `delay`",
+        );
+    }
+    Impairments {
+        delay_ns,
+        jitter_ns: jitter.unwrap_or_default(),
+        rate_bps,
+        queue_packets,
+        loss: fields.get("loss").and_then(|field| read_loss(&field)),
+    }
+}
+
+fn read_loss(field: &Field<'_>) -> Option<Loss> {
+    const PPM_PER_PERCENT: f64 = 10_000.0;
+    let ppm = |field: &Field<'_>| {
+        let percent = read_percent(field, "1%")?;
+        Some((percent * PPM_PER_PERCENT).round() as u32)
+    };
+    let (ppm, burst) = if field.is_mapping() {
+        let fields = field.mapping(LOSS_KEYS)?;
+        let rate = fields.required("rate", "the share of lost packets", "1%");
+        let burst: u32 = fields.read(LOSS_KEYS, "burst");
+        (rate.and_then(|field| ppm(&field))?, burst)
+    } else {
+        (ppm(field)?, 1)
+    };
+    // With a share p, the mean time without loss is burst * (1 - p) / p packets, at least one.
+    if burst > 1 && u64::from(ppm) * (u64::from(burst) + 1) > u64::from(burst) * 1_000_000 {
+        field.fault(
+            format!("bursts of {burst} packets cannot give this loss"),
+            format!("at most {burst} of {} packets", burst + 1),
+            "write a smaller `rate`, or longer bursts",
+        );
+    }
+    (ppm > 0).then_some(Loss { ppm, burst })
+}
