@@ -22,13 +22,14 @@ pub(super) enum Side {
 
 impl NetworkNames {
     pub(super) fn new(run: &str, topology: &str) -> Self {
-        // The kernel's group 0 holds all other links.
-        let hash = hash_of(run, topology).max(1);
+        let hash = hash_of(run, topology);
         Self {
             run: run.to_owned(),
             topology: topology.to_owned(),
             group: LinkGroup {
-                number: hash,
+                // The kernel's group 0 holds all other links; `ip link` shows larger numbers as
+                // negative ones.
+                number: (hash & 0x7fff_ffff).max(1),
                 prefix: format!("mt{hash:08x}"),
             },
         }
