@@ -275,6 +275,11 @@ impl<'m, P: Port> Forwarder<'m, P> {
         received
     }
 
+    /// Largest number of packets of a batch.
+    pub(crate) fn batch_size(&self) -> u32 {
+        self.batch_size
+    }
+
     /// The number of port indices in use.
     #[inline]
     pub(crate) fn port_count(&self) -> usize {

@@ -288,7 +288,7 @@ impl Turns {
         let mut before_ns = monotonic_ns();
         for port in 0..forwarder.port_count() {
             let lane = self.lane_of_port.get(port).copied().flatten();
-            if lane.is_some_and(|lane| self.policy.is_later(lane)) {
+            if lane.is_some_and(|lane| self.leaves(lane, forwarder.batch_size())) {
                 continue;
             }
             let arrived = forwarder.process_port(port);
@@ -306,6 +306,17 @@ impl Turns {
         self.reads = self.reads.saturating_add(1);
         self.empty_reads += u64::from(received == 0);
         received
+    }
+
+    /// Whether the packets of a lane wait: the ring behind has no room for a batch, or the policy
+    /// wants it so.
+    fn leaves(&self, lane: usize, batch: u32) -> bool {
+        let has_room = |ring: usize| {
+            let (written, read) = self.sensors[ring].indices();
+            let capacity = self.core.capacities[ring];
+            capacity.saturating_sub(written.wrapping_sub(read)) >= batch.min(capacity)
+        };
+        self.policy.is_later(lane) || !self.core.lanes[lane].egress.is_none_or(has_room)
     }
 
     /// Records the time of a batch of a lane.
