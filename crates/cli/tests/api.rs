@@ -110,5 +110,5 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
         );
         answers += 1;
     }
-    assert_eq!(answers, 8);
+    assert_eq!(answers, 9);
 }

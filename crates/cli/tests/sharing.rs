@@ -209,7 +209,9 @@ fn plan_says_who_is_next_and_up_refuses_two_policies_on_a_core() {
             "packet sockets tell no other worker",
         ),
     ] {
-        let file = myelin.write_file(&chain("wrong", more));
+        let xor = "kind: xor, space: user, config: { key: 7 }";
+        let text = chain("wrong", more).replace(xor, "kind: monitor, space: user");
+        let file = myelin.write_file(&text);
         let output = myelin.run(&["plan", file.to_str().unwrap()]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(

@@ -64,8 +64,10 @@ impl Netns {
         let action = || format!("create network namespace `{name}`");
         let path = path_of(name)?;
         prepare_directory()?;
-        reserve(name, &path, owner.unwrap_or_default())?;
-        let created = run_on_new_thread(&action(), || fill_name(name, &path, owner));
+        let created = run_on_new_thread(&action(), || {
+            reserve(name, &path, owner.unwrap_or_default())?;
+            fill_name(name, &path, owner)
+        });
         created.map(|fd| Self {
             name: Some(name.to_owned()),
             fd,
