@@ -78,10 +78,6 @@ impl Driver for Sockets {
 
 /// A port of a worker process. A branch, which the processor predicts, selects the kind.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would cost an access per packet; there are few ports"
-)]
 pub enum WorkerPort {
     /// An AF_XDP socket.
     Xdp(XdpPort),
