@@ -142,7 +142,8 @@ fn measure_costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
     let mut costs = if session.effort == Effort::Trial {
         Costs::default()
     } else {
-        let agent = EmbeddedAgent::open(session.program)?;
+        // The calibration's own links have offloads.
+        let agent = EmbeddedAgent::open_for_offloads(session.program)?;
         agent.calibrate(session.effort == Effort::Quick, &session.monitor)?
     };
     let found_ns = stalls(&costs, 0)[0];
