@@ -211,12 +211,14 @@ struct search {
 	const struct masks *masks;
 	const union key *key;
 	__u32 found;
+	__u32 first; /* the mask at which bpf_loop begins */
 };
 
-/* Searches under mask `i` + 1. Returns 1 to end the search. */
+/* Searches under mask `first` + `i`. Returns 1 to end the search. */
 static long search_next_mask4(__u32 i, struct search *search)
 {
-	if (++i >= search->masks->count4 || i >= MAX_MASKS)
+	i += search->first;
+	if (i >= search->masks->count4 || i >= MAX_MASKS)
 		return 1;
 	search->found = look_up_mask4(&search->masks->v4[i], search->key);
 	return search->found != 0;
@@ -224,17 +226,17 @@ static long search_next_mask4(__u32 i, struct search *search)
 
 static long search_next_mask6(__u32 i, struct search *search)
 {
-	if (++i >= search->masks->count6 || i >= MAX_MASKS)
+	i += search->first;
+	if (i >= search->masks->count6 || i >= MAX_MASKS)
 		return 1;
 	search->found = look_up_mask6(&search->masks->v6[i], search->key);
 	return search->found != 0;
 }
 
 /*
- * Searches the masks after the first mask with bpf_loop, because the verifier checks the callback
- * only once. A plain loop makes the load of a front door several times slower. Each call of
- * bpf_loop is in a separate function, so the call has one possible callback and the kernel inlines
- * the call.
+ * Searches the masks with bpf_loop, because the verifier checks the callback only once. A plain
+ * loop makes the load of a front door several times slower. Each call of bpf_loop is in a separate
+ * function, so the call has one possible callback and the kernel inlines the call.
  */
 static __noinline void search_masks4(struct search *search)
 {
@@ -259,7 +261,7 @@ static __always_inline const struct chain *
 classify(const struct masks *active, const struct headers *headers, union key *key, __u16 port)
 {
 	__u8 without_ports = headers->flags & FLAG_PORTS ? 0 : NO_PORTS;
-	struct search search = {.masks = active, .key = key};
+	struct search search = {.masks = active, .key = key, .first = 1};
 
 	if (headers->flags & FLAG_IPV6) {
 		key->v6.fields.port = port;
