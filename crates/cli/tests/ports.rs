@@ -282,14 +282,18 @@ fn interfaces_between_which_packets_would_circle_are_refused() {
     let myelin = Myelin::new();
     let script = "ip link add @a type veth peer name @b
         ip link add link @a name @m type macvlan mode bridge
-        ip link add link @a name @n type macvlan mode bridge";
-    let links = TestLinks::new('l', &["a", "b", "m", "n"], script);
-    let [a, b, m, n] = [0, 1, 2, 3];
+        ip link add link @a name @n type macvlan mode bridge
+        ip link add @c type veth peer name @d
+        ip link add @r type bridge; ip link set @d master @r";
+    let links = TestLinks::new('l', &["a", "b", "m", "n", "c", "d", "r"], script);
+    let [a, b, m, n, c, r] = [0, 1, 2, 3, 4, 6];
     for (pair, why) in [
         ([a, b], "two ends of one veth pair"),
         ([b, a], "two ends of one veth pair"),
         ([a, m], "its lower interface"),
         ([m, n], "of one lower interface"),
+        ([c, r], "a bridge and the other end of its member"),
+        ([r, c], "a bridge and the other end of its member"),
     ] {
         let [ingress, egress] = pair.map(|at| links.names[at].as_str());
         let direction = format!("leave at {egress} arrive at {ingress}");

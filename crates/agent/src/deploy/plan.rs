@@ -458,7 +458,8 @@ pub fn link_mtu(interface: &str) -> Option<u32> {
 pub fn find_port_fault(ports: &myelin_spec::Ports) -> Option<String> {
     let (ingress, egress) = (find_link(&ports.ingress), find_link(&ports.egress));
     let mut links = [&ingress, &egress].into_iter().flatten();
-    links
-        .find_map(port_faults::find_header_fault)
-        .or_else(|| port_faults::find_loop([ingress.as_ref()?, egress.as_ref()?]))
+    links.find_map(port_faults::find_header_fault).or_else(|| {
+        let mut netlink = Netlink::open().ok()?;
+        port_faults::find_loop([ingress.as_ref()?, egress.as_ref()?], &mut netlink)
+    })
 }

@@ -152,7 +152,7 @@ pub(crate) fn find_named_links(
         fault.map_or(Ok(link), |fault| Err(refuse_ports(chain, &fault)))
     };
     let links = [find(&ports.ingress)?, find(&ports.egress)?];
-    let fault = find_loop([&links[0], &links[1]]);
+    let fault = find_loop([&links[0], &links[1]], netlink);
     fault.map_or(Ok(links), |fault| Err(refuse_ports(chain, &fault)))
 }
 

@@ -1,6 +1,7 @@
 //! Faults of interfaces that a chain names as its ports.
 
 use myelin_linux::link::Link;
+use myelin_linux::netlink::Netlink;
 
 /// Describes why a chain cannot process the packets of the interface, and the remedy.
 pub(crate) fn find_header_fault(link: &Link) -> Option<String> {
@@ -24,7 +25,17 @@ pub(crate) fn find_header_fault(link: &Link) -> Option<String> {
 ///
 /// A VLAN and its lower link, or a bridge and its member, are no loop: neither receives what the
 /// other transmits.
-pub(crate) fn find_loop([ingress, egress]: [&Link; 2]) -> Option<String> {
+pub(crate) fn find_loop(links: [&Link; 2], netlink: &mut Netlink) -> Option<String> {
+    describe_loop(links, links.map(|link| find_bridge_behind(link, netlink)))
+}
+
+/// `bridges_behind` has the index of the bridge of which the other end of each link is a member.
+fn describe_loop(
+    [ingress, egress]: [&Link; 2],
+    bridges_behind: [Option<u32>; 2],
+) -> Option<String> {
+    // A bridge that is a port is promiscuous, so it receives what any member receives.
+    let is_behind = |at: usize, bridge: &Link| bridges_behind[at] == Some(bridge.index);
     let why = if ingress.index == egress.index {
         "are two names of one interface"
     } else if are_veth_peers(ingress, egress) {
@@ -33,6 +44,8 @@ pub(crate) fn find_loop([ingress, egress]: [&Link; 2]) -> Option<String> {
         "are a macvlan in bridge mode and its lower interface"
     } else if are_macvlan_siblings(ingress, egress) {
         "are macvlans in bridge mode of one lower interface"
+    } else if is_behind(1, ingress) || is_behind(0, egress) {
+        "are a bridge and the other end of its member"
     } else {
         return None;
     };
@@ -41,6 +54,13 @@ pub(crate) fn find_loop([ingress, egress]: [&Link; 2]) -> Option<String> {
         "interfaces {first} and {second} {why}, so packets that leave at {second} arrive at {first} and \
          circle forever: name two interfaces of different links"
     ))
+}
+
+/// Returns the index of the bridge of which the other end of a veth is a member.
+fn find_bridge_behind(link: &Link, netlink: &mut Netlink) -> Option<u32> {
+    let is_here = link.kind == "veth" && link.peer_namespace.is_none();
+    let peer = link.peer.filter(|_| is_here)?;
+    netlink.link_by_index(peer).ok()?.master
 }
 
 fn are_veth_peers(one: &Link, other: &Link) -> bool {
@@ -108,14 +128,19 @@ mod tests {
         let [a, b] = [link(5, "a", "veth", Some(6)), link(6, "b", "veth", Some(5))];
         let lower = link(3, "eth1", "", None);
         let [m, n] = [macvlan(7, "m", 3), macvlan(8, "n", 3)];
-        for (ingress, egress, words) in [
-            (&a, &a, "two names of one interface"),
-            (&a, &b, "one veth pair"),
-            (&b, &a, "one veth pair"),
-            (&lower, &m, "its lower interface"),
-            (&m, &n, "of one lower interface"),
+        let bridge = link(9, "br0", "bridge", None);
+        let end = link(10, "end", "veth", Some(11));
+        let none = [None, None];
+        for (ingress, egress, bridges, words) in [
+            (&a, &a, none, "two names of one interface"),
+            (&a, &b, none, "one veth pair"),
+            (&b, &a, none, "one veth pair"),
+            (&lower, &m, none, "its lower interface"),
+            (&m, &n, none, "of one lower interface"),
+            (&bridge, &end, [None, Some(9)], "a bridge and the other end"),
+            (&end, &bridge, [Some(9), None], "a bridge and the other end"),
         ] {
-            let fault = find_loop([ingress, egress]).expect(words);
+            let fault = describe_loop([ingress, egress], bridges).expect(words);
             let (first, second) = (&ingress.name, &egress.name);
             let direction = format!("leave at {second} arrive at {first}");
             assert!(
@@ -150,7 +175,7 @@ mod tests {
             (&macvlan(7, "m", 3), &foreign),
             (&macvlan(7, "m", 3), &macvlan(8, "n", 4)),
         ] {
-            assert_eq!(find_loop([ingress, egress]), None);
+            assert_eq!(describe_loop([ingress, egress], [Some(20), None]), None);
         }
     }
 }
