@@ -33,7 +33,7 @@ test-thorough: ## tests that measure or take minutes, fuzz targets, Linux 6.1 em
 	@scripts/install-deps fuzz
 	@scripts/test thorough
 
-test-old-kernel: ## tests of the kernel crate, examples, CPU hotplug, fq and HTB on Linux 6.1, emulated (20 minutes)
+test-old-kernel: ## tests of the kernel crate, examples, CPU hotplug, fq, HTB, VLAN, bonds on Linux 6.1, emulated (20 minutes)
 	@scripts/install-deps test
 	$(AS_ROOT) scripts/test-old-kernel
 

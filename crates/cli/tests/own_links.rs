@@ -4,12 +4,15 @@
 mod common;
 #[path = "own_links/iperf.rs"]
 mod iperf;
+#[path = "own_links/mtu.rs"]
+mod mtu;
 #[path = "own_links/offloads.rs"]
 mod offloads;
 
 use std::net::UdpSocket;
 
-use common::port_pair::PortPair;
+use common::port_chains::{assert_untouched, pass_ten};
+use common::port_pair::{PortPair, skip_without_link_kind};
 use common::streams::{PATIENCE, Streams};
 use common::{Myelin, skip_unless_root, wait_for};
 
@@ -124,19 +127,44 @@ fn streams_pass_chains_between_bridges_and_between_macvlans() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
     for kind in ["bridge", "macvlan"] {
-        let mut ports = PortPair::new();
-        ports.stack(kind);
-        let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
-        for (name, functions, spec) in CHAINS {
-            let name = format!("{kind}, {name}");
-            let file = myelin.write_file(&ports.both_ways(functions, spec));
-            myelin.run_ok(&["up", file.to_str().unwrap()]);
-            streams.pass_both_ways(&name);
-            myelin.run_ok(&["down", "--all"]);
-        }
+        pass_between_stacked_links(kind);
     }
+}
+
+#[test]
+fn packets_pass_chains_between_vlan_devices() {
+    if skip_unless_root() || skip_without_link_kind("vlan") {
+        return;
+    }
+    pass_between_stacked_links("vlan");
+}
+
+#[test]
+fn packets_pass_chains_between_bonds() {
+    if skip_unless_root() || skip_without_link_kind("bond") {
+        return;
+    }
+    pass_between_stacked_links("bond");
+}
+
+/// Passes datagrams and streams through chains between links of this kind, each over a veth.
+fn pass_between_stacked_links(kind: &str) {
+    let myelin = Myelin::new();
+    let mut ports = PortPair::new();
+    ports.stack(kind);
+    let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
+    for (name, functions, spec) in CHAINS {
+        let name = format!("{kind}, {name}");
+        let file = myelin.write_file(&ports.both_ways(functions, spec));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        pass_ten(&myelin, &ports, "there");
+        streams.pass_both_ways(&name);
+        wait_until_accounted(&myelin);
+        myelin.run_ok(&["down", "--all"]);
+        assert_untouched(&ports);
+    }
+    drop(ports);
     myelin.assert_clean();
 }
 

@@ -100,24 +100,26 @@ pub struct Feature {
 /// Sets a link of the calling thread's namespace up without offloads and IPv6. So the kernel sends
 /// no packets over the link on its own.
 pub fn set_up_without_offloads(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
-    sysctl::disable_ipv6(&link.name, true)?;
     Ethtool::open()?.disable_offloads(&link.name)?;
-    netlink.apply([
-        link::disable_ipv6_autoconfiguration(link),
-        link::set_up(link),
-    ])
+    set_up_without_ipv6(netlink, link)
 }
 
 /// Sets a link up like [`set_up_without_offloads`], but with the offloads of checksums and of TCP
 /// segmentation, so that TCP packets cross the link as super-packets.
 pub fn set_up_for_super_packets(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
-    sysctl::disable_ipv6(&link.name, true)?;
     let offloads = [Offload::OtherSegmentation, Offload::GenericReceive];
     Ethtool::open()?.set(&link.name, &offloads, false)?;
-    netlink.apply([
-        link::disable_ipv6_autoconfiguration(link),
-        link::set_up(link),
-    ])
+    set_up_without_ipv6(netlink, link)
+}
+
+fn set_up_without_ipv6(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
+    let mut requests = Vec::with_capacity(2);
+    if sysctl::has_ipv6(&link.name) {
+        sysctl::disable_ipv6(&link.name, true)?;
+        requests.push(link::disable_ipv6_autoconfiguration(link));
+    }
+    requests.push(link::set_up(link));
+    netlink.apply(requests)
 }
 
 /// A handle for the links of the namespace in which the handle was opened.

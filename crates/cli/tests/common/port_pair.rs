@@ -1,13 +1,42 @@
 //! Interfaces that `ip` made, for chains with `spec.ports`.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use myelin_linux::netns::Netns;
 
-use super::sh;
+use super::{sh, skip};
 
 /// Ethernet address of the server.
 const SERVER_MAC: &str = "02:00:00:77:00:02";
+
+/// Identifier of the VLAN of [`PortPair::stack`].
+const VLAN: u16 = 5;
+
+/// Returns true, and prints a reason, if the kernel has no links of this kind (`vlan` or `bond`).
+pub(crate) fn skip_without_link_kind(kind: &str) -> bool {
+    let name = format!("tp{}k", std::process::id());
+    let description = match kind {
+        "vlan" => format!("link {name} type vlan id {VLAN}"),
+        _ => format!("type {kind}"),
+    };
+    let command = format!(
+        "ip link add {name} type veth peer name {name}p
+         ip link add {name}u {description} && ip link del {name}u; status=$?
+         ip link del {name}; exit $status"
+    );
+    let output = Command::new("sh").args(["-c", &command]).output();
+    let output = output.expect("sh runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_missing = ["Unknown device type", "Operation not supported"]
+        .iter()
+        .any(|words| text.contains(words));
+    assert!(output.status.success() || is_missing, "{text}");
+    if is_missing {
+        skip(&format!("the kernel has no links of kind {kind}"));
+    }
+    is_missing
+}
 
 /// Two interfaces for a chain with `spec.ports`, and an end host behind each, with the kernel's
 /// default offloads. Dropping the pair removes the hosts.
@@ -62,9 +91,13 @@ impl PortPair {
         )
     }
 
-    /// Makes a bridge with each interface as its member, or a macvlan over each interface. The pair
-    /// then names these.
+    /// Makes a link of this kind over each interface: a bridge or a bond with the interface as its
+    /// member, a macvlan, or a VLAN device. The pair then names these. With VLAN devices the hosts
+    /// use VLAN devices too.
     pub(crate) fn stack(&mut self, kind: &str) {
+        if kind == "vlan" {
+            self.move_hosts_into_vlan();
+        }
         for (port, letter) in [(&mut self.ingress, 'u'), (&mut self.egress, 'v')] {
             let upper = format!("tp{}{letter}", self.tag);
             sh(&match kind {
@@ -72,14 +105,50 @@ impl PortPair {
                     "ip link add {upper} type bridge; ip link set {port} master {upper}
                      ip link set {upper} up"
                 ),
+                "bond" => format!(
+                    "ip link add {upper} type bond mode active-backup; ip link set {port} down
+                     ip link set {port} master {upper}; ip link set {upper} up"
+                ),
                 "macvlan" => format!(
                     "ip link add {upper} link {port} type macvlan mode passthru
                      ip link set {upper} up"
+                ),
+                "vlan" => format!(
+                    "ip link add {upper} link {port} type vlan id {VLAN}; ip link set {upper} up"
                 ),
                 _ => panic!("no interface of kind {kind}"),
             });
             *port = upper;
         }
+    }
+
+    fn move_hosts_into_vlan(&self) {
+        let hosts = [
+            (self.client_namespace(), 1, 2),
+            (self.server_namespace(), 2, 1),
+        ];
+        for (host, own, other) in hosts {
+            sh(&format!(
+                "mac=$(ip -n {host} neigh show 10.77.0.{other} | awk '{{ print $5 }}')
+                 ip -n {host} addr flush dev eth0
+                 ip -n {host} link add eth0.{VLAN} link eth0 type vlan id {VLAN}
+                 ip -n {host} addr add 10.77.0.{own}/24 dev eth0.{VLAN}
+                 ip -n {host} link set eth0.{VLAN} up
+                 ip -n {host} neigh add 10.77.0.{other} lladdr $mac dev eth0.{VLAN}"
+            ));
+        }
+    }
+
+    /// Sets the MTU of both interfaces and of the hosts' interfaces.
+    pub(crate) fn set_mtu(&self, mtu: usize) {
+        sh(&format!(
+            "ip link set {} mtu {mtu}; ip link set {} mtu {mtu}
+             ip -n {} link set eth0 mtu {mtu}; ip -n {} link set eth0 mtu {mtu}",
+            self.ingress,
+            self.egress,
+            self.client_namespace(),
+            self.server_namespace(),
+        ));
     }
 
     /// Deletes the ingress interface, which also deletes the client's interface.
@@ -227,8 +296,8 @@ impl Drop for PortPair {
         sh(&format!(
             "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s
              test ! -e /run/netns/myelin-tp{tag}r || ip netns del myelin-tp{tag}r
-             for bridge in tp{tag}u tp{tag}v; do
-                 ! ip link show $bridge type bridge || ip link del $bridge
+             for upper in tp{tag}u tp{tag}v; do
+                 ! ip link show $upper || ip link del $upper
              done"
         ));
     }
