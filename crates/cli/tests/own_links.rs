@@ -9,7 +9,7 @@ mod mtu;
 #[path = "own_links/offloads.rs"]
 mod offloads;
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 use common::port_chains::{assert_untouched, pass_ten};
 use common::port_pair::{PortPair, skip_without_link_kind};
@@ -64,6 +64,9 @@ const CHAINS: [(&str, &str, &str); 10] = [
 const SUPER_PACKETS: &str = "  worker: { superPackets: true }\n";
 const CODER_IN_KERNEL: &str = "[ { name: a, kind: xor, space: kernel, config: { key: 90 } }, { name: b, kind: xor, space: kernel, config: { key: 90 } } ]";
 
+/// The server's addresses.
+const SERVERS: [&str; 2] = ["10.77.0.2", "fd77::2"];
+
 #[test]
 fn datagrams_pass_chains_between_hosts_with_default_offloads() {
     if skip_unless_root() {
@@ -71,37 +74,51 @@ fn datagrams_pass_chains_between_hosts_with_default_offloads() {
     }
     let myelin = Myelin::new();
     let ports = PortPair::new();
-    let bind = || UdpSocket::bind("10.77.0.2:9000").unwrap();
-    let server = ports.open_server().enter(bind).unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
-    for (name, functions, spec) in CHAINS {
-        let file = myelin.write_file(&ports.both_ways(functions, spec));
-        myelin.run_ok(&["up", file.to_str().unwrap()]);
-        // Ten datagrams with partial checksums, then two super-packets of ten datagrams each
-        // (SOL_UDP, UDP_SEGMENT).
-        ports.run_on_client(
-            "import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.connect((\"10.77.0.2\", 9000))
-for i in range(10): s.send(bytes([i]) * 700)
-s.setsockopt(17, 103, 700)
-for i in range(10, 30, 10): s.send(b\"\".join(bytes([j]) * 700 for j in range(i, i + 10)))",
-        );
-        let mut buffer = [0; 2000];
-        for i in 0..30_u8 {
-            let length = server.recv(&mut buffer);
-            let length = length.unwrap_or_else(|error| panic!("{name}: datagram {i}: {error}"));
-            assert_eq!(&buffer[..length], &[i; 700], "{name}");
+    ports.add_ipv6();
+    for server in SERVERS {
+        let bind = || UdpSocket::bind((server, 9000)).unwrap();
+        let socket = ports.open_server().enter(bind).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        for (name, functions, spec) in CHAINS {
+            let name = format!("{name}, {server}");
+            let text = ports.both_ways(functions, spec);
+            let file = myelin.write_file(&text.replace(SERVERS[0], server));
+            myelin.run_ok(&["up", file.to_str().unwrap()]);
+            pass_datagrams(&myelin, &ports, (server, &socket), &name);
+            myelin.run_ok(&["down", "--all"]);
         }
-        wait_for("all packets in the account", || {
-            myelin.read_status("there")["packets_out"] == 30
-        });
-        let status = myelin.read_status("there");
-        assert_eq!(status["packets_in"], 30, "{name}: {status}");
-        myelin.run_ok(&["down", "--all"]);
     }
     drop(ports);
     myelin.assert_clean();
+}
+
+/// Passes ten datagrams with partial checksums, then two super-packets of ten datagrams each
+/// (`SOL_UDP`, `UDP_SEGMENT`).
+fn pass_datagrams(
+    myelin: &Myelin,
+    ports: &PortPair,
+    (server, socket): (&str, &UdpSocket),
+    name: &str,
+) {
+    ports.run_on_client(&format!(
+        "import socket
+s = socket.socket(socket.AF_INET6 if \":\" in \"{server}\" else socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((\"{server}\", 9000))
+for i in range(10): s.send(bytes([i]) * 700)
+s.setsockopt(17, 103, 700)
+for i in range(10, 30, 10): s.send(b\"\".join(bytes([j]) * 700 for j in range(i, i + 10)))",
+    ));
+    let mut buffer = [0; 2000];
+    for i in 0..30_u8 {
+        let length = socket.recv(&mut buffer);
+        let length = length.unwrap_or_else(|error| panic!("{name}: datagram {i}: {error}"));
+        assert_eq!(&buffer[..length], &[i; 700], "{name}");
+    }
+    wait_for("all packets in the account", || {
+        myelin.read_status("there")["packets_out"] == 30
+    });
+    let status = myelin.read_status("there");
+    assert_eq!(status["packets_in"], 30, "{name}: {status}");
 }
 
 #[test]
@@ -111,12 +128,17 @@ fn streams_pass_chains_between_hosts_with_default_offloads() {
     }
     let myelin = Myelin::new();
     let ports = PortPair::new();
-    let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
-    for (name, functions, spec) in CHAINS {
-        let file = myelin.write_file(&ports.both_ways(functions, spec));
-        myelin.run_ok(&["up", file.to_str().unwrap()]);
-        streams.pass_both_ways(name);
-        myelin.run_ok(&["down", "--all"]);
+    ports.add_ipv6();
+    for server in SERVERS {
+        let address = SocketAddr::new(server.parse().unwrap(), 9000).to_string();
+        let streams = Streams::between(ports.open_client(), &ports.open_server(), &address);
+        for (name, functions, spec) in CHAINS {
+            let text = ports.both_ways(functions, spec);
+            let file = myelin.write_file(&text.replace(SERVERS[0], server));
+            myelin.run_ok(&["up", file.to_str().unwrap()]);
+            streams.pass_both_ways(&format!("{name}, {server}"));
+            myelin.run_ok(&["down", "--all"]);
+        }
     }
     drop(ports);
     myelin.assert_clean();
@@ -141,6 +163,16 @@ fn packets_pass_chains_between_vlan_devices() {
 }
 
 #[test]
+fn tagged_packets_pass_chains_between_veths() {
+    if skip_unless_root() || skip_without_link_kind("vlan") {
+        return;
+    }
+    let ports = PortPair::new();
+    ports.move_hosts_into_vlan();
+    pass_through_chains("tagged", ports);
+}
+
+#[test]
 fn packets_pass_chains_between_bonds() {
     if skip_unless_root() || skip_without_link_kind("bond") {
         return;
@@ -148,11 +180,16 @@ fn packets_pass_chains_between_bonds() {
     pass_between_stacked_links("bond");
 }
 
-/// Passes datagrams and streams through chains between links of this kind, each over a veth.
+/// Passes packets through chains between links of this kind, each over a veth.
 fn pass_between_stacked_links(kind: &str) {
-    let myelin = Myelin::new();
     let mut ports = PortPair::new();
     ports.stack(kind);
+    pass_through_chains(kind, ports);
+}
+
+/// Passes datagrams and streams through each of the chains.
+fn pass_through_chains(kind: &str, ports: PortPair) {
+    let myelin = Myelin::new();
     let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
     for (name, functions, spec) in CHAINS {
         let name = format!("{kind}, {name}");

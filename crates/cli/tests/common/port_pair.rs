@@ -122,7 +122,9 @@ impl PortPair {
         }
     }
 
-    fn move_hosts_into_vlan(&self) {
+    /// Moves the addresses of the hosts to VLAN devices. The hosts' packets then have a tag, and so
+    /// do packets at the interfaces.
+    pub(crate) fn move_hosts_into_vlan(&self) {
         let hosts = [
             (self.client_namespace(), 1, 2),
             (self.server_namespace(), 2, 1),
@@ -137,6 +139,18 @@ impl PortPair {
                  ip -n {host} neigh add 10.77.0.{other} lladdr $mac dev eth0.{VLAN}"
             ));
         }
+    }
+
+    /// Gives the hosts IPv6 addresses, `fd77::1` and `fd77::2`.
+    pub(crate) fn add_ipv6(&self) {
+        let (client, server) = (self.client_namespace(), self.server_namespace());
+        sh(&format!(
+            "mac=$(ip netns exec {client} cat /sys/class/net/eth0/address)
+             ip -n {client} addr add fd77::1/64 dev eth0 nodad
+             ip -n {server} addr add fd77::2/64 dev eth0 nodad
+             ip -n {client} neigh add fd77::2 lladdr {SERVER_MAC} dev eth0
+             ip -n {server} neigh add fd77::1 lladdr $mac dev eth0"
+        ));
     }
 
     /// Sets the MTU of both interfaces and of the hosts' interfaces.

@@ -1,5 +1,6 @@
 //! An interface that goes in the middle of `up` or of a live change: the agent refuses the request
-//! whole, or the chain waits for its interface and comes back with it.
+//! whole, or the chain waits for its interface and comes back with it. In the middle of `down`: the
+//! agent removes the rest.
 
 use std::process::Output;
 
@@ -11,7 +12,7 @@ use crate::common::port_pair::PortPair;
 use crate::common::{Myelin, skip_unless_root, skip_without, wait_for};
 use crate::steps::{SteppedAgent, choose_steps};
 
-/// Number of steps at which an interface goes, during `up` and during a live change.
+/// Number of steps at which an interface goes, during `up`, a live change and `down`.
 const LOSSES: u32 = 5;
 
 /// What happens to an interface while the agent is stopped.
@@ -47,18 +48,23 @@ impl Loss {
         }
     }
 
+    /// Makes an interface again that is still missing.
+    fn make_again(self, ports: &PortPair) {
+        match self {
+            Self::Ingress => ports.make_ingress(),
+            Self::Egress => ports.make_egress(),
+            Self::IngressMadeAgain => {}
+        }
+    }
+
     /// Waits until the agent says that the chain waits for its interface, and makes the interface
     /// again. Then the chain passes packets.
     fn undo(self, myelin: &Myelin, ports: &PortPair, name: &str) {
         let gone = format!("interface {} (index", self.interface(ports));
         match self {
-            Self::Ingress => {
+            Self::Ingress | Self::Egress => {
                 wait_for_fault(myelin, name, "waiting", &gone);
-                ports.make_ingress();
-            }
-            Self::Egress => {
-                wait_for_fault(myelin, name, "waiting", &gone);
-                ports.make_egress();
+                self.make_again(ports);
             }
             // The chain may be deployed again before `ps` shows a fault.
             Self::IngressMadeAgain => wait_until_passing(ports),
@@ -116,16 +122,15 @@ impl<'a> LossTest<'a> {
         assert_eq!(left(), self.idle, "{at}\n{}", self.agent.read_log());
     }
 
-    /// Runs `up` with this file, and loses an interface at a step. Returns the output and a
-    /// description.
-    fn lose_during(&mut self, file: usize, step: u32, loss: Loss) -> (Output, String) {
-        let up = self.myelin.command(&self.up(file));
+    /// Runs a command, and loses an interface at a step. Returns the output and a description.
+    fn lose_during(&mut self, command: &[&str], step: u32, loss: Loss) -> (Output, String) {
         let meanwhile = || loss.happen(&self.ports);
-        let output = self.agent.run_with_stop(step, up, meanwhile);
+        let stepped = self.myelin.command(command);
+        let output = self.agent.run_with_stop(step, stepped, meanwhile);
         let steps = self.agent.read_step_log();
         let call = steps.lines().nth(step as usize - 1).unwrap_or("the end");
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let at = format!("file {file}, {loss:?} at step {step}: {call}: {stderr}");
+        let at = format!("{command:?}, {loss:?} at step {step}: {call}: {stderr}");
         println!("{at}");
         let log = self.agent.read_log();
         assert!(self.agent.is_alive(), "{at}\n{log}");
@@ -139,17 +144,14 @@ impl<'a> LossTest<'a> {
     }
 
     fn lose_during_up(&mut self, step: u32, loss: Loss) {
-        let (output, at) = self.lose_during(0, step, loss);
+        let up = self.files[0].clone();
+        let (output, at) = self.lose_during(&["up", &up], step, loss);
         if output.status.success() {
             loss.undo(&self.myelin, &self.ports, self.name);
         } else {
             self.myelin.expect_chains(0);
             self.expect_nothing_left(&at);
-            match loss {
-                Loss::Ingress => self.ports.make_ingress(),
-                Loss::Egress => self.ports.make_egress(),
-                Loss::IngressMadeAgain => {}
-            }
+            loss.make_again(&self.ports);
             self.myelin.run_ok(&self.up(0));
             pass_ten(&self.myelin, &self.ports, self.name);
         }
@@ -160,7 +162,8 @@ impl<'a> LossTest<'a> {
     /// After a refused change the chain with the first description waits for its interface.
     fn lose_during_change(&mut self, step: u32, loss: Loss) {
         self.myelin.run_ok(&self.up(0));
-        let (output, at) = self.lose_during(1, step, loss);
+        let change = self.files[1].clone();
+        let (output, at) = self.lose_during(&["up", &change], step, loss);
         let functions = if output.status.success() { 1 } else { 2 };
         loss.undo(&self.myelin, &self.ports, self.name);
         let status = self.myelin.read_status(self.name);
@@ -171,9 +174,21 @@ impl<'a> LossTest<'a> {
         self.down(&at);
         assert_untouched(&self.ports);
     }
+
+    /// The chain is removed, and its interfaces can be used again.
+    fn lose_during_down(&mut self, step: u32, loss: Loss) {
+        self.myelin.run_ok(&self.up(0));
+        let chain = self.myelin.chain_name(self.name);
+        let (output, at) = self.lose_during(&["down", &chain], step, loss);
+        assert!(output.status.success(), "{at}");
+        self.myelin.expect_chains(0);
+        self.expect_nothing_left(&at);
+        loss.make_again(&self.ports);
+        assert_untouched(&self.ports);
+    }
 }
 
-/// Loses interfaces at steps of `up` and of a live change. The first description has two functions,
+/// Loses interfaces at steps of `up`, of a live change and of `down`. The first description has two functions,
 /// the second one.
 fn assert_losses_are_survived(name: &str, texts: [&str; 2]) {
     let mut test = LossTest::start(name, texts);
@@ -181,13 +196,19 @@ fn assert_losses_are_survived(name: &str, texts: [&str; 2]) {
         let up = || test.myelin.run_ok(&test.up(file));
         test.agent.count_steps(up).0
     });
-    println!("{} steps up, {} of a change", steps[0], steps[1]);
-    test.down("");
+    let down_steps = test.agent.count_steps(|| test.down("")).0;
+    println!(
+        "{} steps up, {} of a change, {down_steps} down",
+        steps[0], steps[1]
+    );
     for (at, step) in choose_steps(steps[0], LOSSES).into_iter().enumerate() {
         test.lose_during_up(step, Loss::nth(at));
     }
     for (at, step) in choose_steps(steps[1], LOSSES).into_iter().enumerate() {
         test.lose_during_change(step, Loss::nth(at + 1));
+    }
+    for (at, step) in choose_steps(down_steps, LOSSES).into_iter().enumerate() {
+        test.lose_during_down(step, Loss::nth(at));
     }
     test.myelin.run_ok(&["down", "--all"]);
     assert_untouched(&test.ports);
