@@ -5,6 +5,7 @@ mod compact;
 mod devices;
 mod distributed;
 mod super_packets;
+mod worker_door;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -12,12 +12,13 @@ use crate::node::wire_size::WireSize;
 
 /// The entrance of a generation.
 pub(crate) struct Entrance {
+    // Fields drop in this order: the sender of a port gets its offloads back before the port closes.
+    /// Set if the chain needs packets of wire size, and the front door is at a port with a sender.
+    _wire_size: Option<WireSize>,
     /// The port where packets arrive.
     ingress: PortLease,
     /// The port with the front door: the ingress port, or the far end of its entry link.
     pub(crate) door: PortLease,
-    /// Set if the chain needs packets of wire size, and the front door is at the ingress port.
-    _wire_size: Option<WireSize>,
     /// Sends packets over the entry link; `None` if the front door is at the ingress port.
     relay: Option<Relay>,
     /// Whether the front door is in the kernel, at the port `door`.
@@ -34,11 +35,9 @@ impl Entrance {
         spi: u32,
     ) -> Result<Self, ApiError> {
         if !plan.entry_link {
-            let needs = plan.wire_size;
+            let sender = ingress.sender.clone().filter(|_| plan.wire_size);
             return Ok(Self {
-                _wire_size: needs
-                    .then(|| WireSize::demand(ingress.clone()))
-                    .transpose()?,
+                _wire_size: sender.map(WireSize::demand).transpose()?,
                 ingress: ingress.clone(),
                 door: ingress.clone(),
                 relay: None,
@@ -56,9 +55,9 @@ impl Entrance {
         let near = door.entry_link().map_or(0, |link| link.near);
         let relay = parts.plane.add_relay(spi, near).map_err(ApiError::failed)?;
         Ok(Self {
+            _wire_size: None,
             ingress: ingress.clone(),
             door,
-            _wire_size: None,
             relay: Some(relay),
             is_in_kernel: !super_packets,
         })

@@ -1,7 +1,7 @@
 //! Ports: interfaces with a front door, shared by all chains that enter or leave there.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use myelin_emulator::Host;
 use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
@@ -60,7 +60,7 @@ pub(crate) struct Port {
     /// The link whose far end is this port.
     entry_link: Option<EntryLink>,
     /// The end host behind the port, if Myelin made it.
-    pub(crate) sender: Option<Sender>,
+    pub(crate) sender: Option<Arc<Sender>>,
 }
 
 impl Port {
@@ -79,7 +79,7 @@ impl Port {
         let sender = made.map(|(_, host)| Sender::on(host)).transpose();
         let opposite = made.map(|(opposite, _)| opposite);
         let mut port = Self::attach_door(plane, link, opposite, (promiscuous, None), false)?;
-        port.sender = sender.map_err(ApiError::failed)?;
+        port.sender = sender.map_err(ApiError::failed)?.map(Arc::new);
         Ok(port)
     }
 

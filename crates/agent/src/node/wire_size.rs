@@ -4,14 +4,13 @@
 //! super-packets whole. While a chain needs packets of wire size with whole checksums, the offloads
 //! of the sending host are off.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use myelin_emulator::Host;
 use myelin_linux::ethtool::Ethtool;
 use myelin_linux::netns::Netns;
 
 use crate::api::ApiError;
-use crate::node::ports::PortLease;
 use crate::pool::lock;
 
 /// The link of an end host that sends to a port.
@@ -38,37 +37,32 @@ impl Sender {
     }
 }
 
-/// A chain's need for packets of wire size at a port. Dropping the last need turns the sender's
+/// A chain's need for packets of wire size from a sender. Dropping the last need turns the sender's
 /// offloads on again. While XDP is attached to the port, the kernel keeps segmentation off.
-pub(crate) struct WireSize(PortLease);
+pub(crate) struct WireSize(Arc<Sender>);
 
 impl WireSize {
-    /// Adds a chain. For the first chain, turns the sender's offloads off. Does nothing at a port
-    /// without such a sender.
-    pub(crate) fn demand(port: PortLease) -> Result<Self, ApiError> {
-        if let Some(sender) = &port.sender {
-            let mut users = lock(&sender.users);
-            if *users == 0 {
-                sender.set_offloads(false).map_err(ApiError::failed)?;
-            }
-            *users += 1;
+    /// Adds a chain. For the first chain, turns the sender's offloads off.
+    pub(crate) fn demand(sender: Arc<Sender>) -> Result<Self, ApiError> {
+        let mut users = lock(&sender.users);
+        if *users == 0 {
+            sender.set_offloads(false).map_err(ApiError::failed)?;
         }
-        Ok(Self(port))
+        *users += 1;
+        drop(users);
+        Ok(Self(sender))
     }
 }
 
 impl Drop for WireSize {
     fn drop(&mut self) {
-        let Some(sender) = &self.0.sender else {
-            return;
-        };
-        let mut users = lock(&sender.users);
+        let mut users = lock(&self.0.users);
         *users -= 1;
         if *users == 0
-            && let Err(error) = sender.set_offloads(true)
+            && let Err(error) = self.0.set_offloads(true)
         {
             // Packets of wire size pass every function; they only cost more.
-            tracing::debug!(interface = self.0.name, %error, "cannot turn offloads on again");
+            tracing::debug!(link = self.0.link, %error, "cannot turn offloads on again");
         }
     }
 }
