@@ -53,6 +53,7 @@
 //! ```
 
 mod attach;
+mod bare_entry;
 mod block;
 mod chain;
 mod classifier;

@@ -5,23 +5,18 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use crate::attach::{AttachTarget, Attachment};
+use crate::bare_entry::BareEntry;
 use crate::chain::ChainEntry;
 use crate::classifier::ChainTarget;
 use crate::counters::CounterLine;
-use crate::map::put;
-use crate::numbers::NumberRange;
 use crate::reentry::load_leave;
 use crate::resources::PlaneResources;
-use crate::{Error, Hook, lock};
+use crate::{Error, lock};
 
 /// Sends a chain's packets from the port where they arrive over an entry link. The chain's own
 /// front door is at the link's far end. Remove the relay's matches before you drop it.
 #[derive(Debug)]
-pub struct Relay {
-    target: Arc<ChainTarget>,
-    line: Arc<NumberRange>,
-    shared: Arc<PlaneResources>,
-}
+pub struct Relay(BareEntry);
 
 /// Transmits at a port what comes back over the port's entry link: replies of functions to senders.
 ///
@@ -54,34 +49,17 @@ impl ReplyPath {
 
 impl Relay {
     pub(crate) fn new(shared: &Arc<PlaneResources>, spi: u32, near: u32) -> Result<Self, Error> {
-        let line = Arc::new(shared.counters.allocate(1)?);
-        let number = NumberRange::allocate(&shared.chain_numbers, 1)?;
-        let entry = ChainEntry::relay(spi, line.start(), near);
-        // The XDP door passes the packets of an entry at tcx.
-        for hook in Hook::ALL {
-            let key = number.start().to_ne_bytes();
-            let chains = ("chains", "add a relay to");
-            put(
-                shared.chains(hook),
-                chains,
-                &key,
-                bytemuck::bytes_of(&entry),
-            )?;
-        }
-        Ok(Self {
-            target: Arc::new(ChainTarget::new(spi, number, vec![Arc::clone(&line)])),
-            line,
-            shared: Arc::clone(shared),
-        })
+        let entry = |line| ChainEntry::relay(spi, line, near);
+        BareEntry::add(shared, spi, "add a relay to", entry).map(Self)
     }
 
     /// Returns the counters of the packets that arrived at the port. Each segment of a super-packet
     /// counts. `drops` has the packets that had no room for the stamp.
     pub fn counters(&self) -> CounterLine {
-        self.shared.counters.read(self.line.start())
+        self.0.counters()
     }
 
     pub(crate) fn target(&self) -> &Arc<ChainTarget> {
-        &self.target
+        self.0.target()
     }
 }
