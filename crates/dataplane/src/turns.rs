@@ -19,6 +19,7 @@
 //! A holder without packets sleeps for all: it watches the sockets of the others too.
 
 mod members;
+mod ring_record;
 mod sensor;
 mod table;
 

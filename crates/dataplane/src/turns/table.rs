@@ -12,9 +12,7 @@ use myelin_policy::sharing::{SharedCore, Sharing, next_switch_ns};
 
 use crate::error::Error;
 use crate::shm::{Mapping, SharedAtomics, anonymous_file, file_len};
-
-/// Times at which the arrival of packets in one ring is known.
-pub(super) const MARKS: usize = 16;
+use crate::turns::ring_record::{RING, RingRecord};
 
 // Words of the file, in this order: header, the policy's state, tasks, rings, lanes. The words that
 // wake tasks follow behind them.
@@ -34,13 +32,6 @@ const TURNS: usize = 1;
 const RUN_NS: usize = 2;
 const EMPTY_READS: usize = 3;
 const TASK: usize = 8;
-
-const WRITTEN: usize = 0;
-const READ: usize = 1;
-const FIRST_MARK: usize = 2;
-const MARK_COUNT: usize = 3;
-const MARK: usize = 4;
-const RING: usize = MARK + 2 * MARKS;
 
 /// The file of a core's table.
 #[derive(Debug)]
@@ -238,7 +229,7 @@ impl Table {
 
     /// Learns the time of the switch that began with [`Self::leave`].
     pub(super) fn arrive(&self, now_ns: u64) {
-        let left_ns = std::mem::take(&mut self.load(LEFT_NS));
+        let left_ns = self.load(LEFT_NS);
         self.store(LEFT_NS, 0);
         if left_ns > 0 {
             let seen_ns = now_ns.saturating_sub(left_ns);
@@ -290,7 +281,7 @@ impl Table {
     /// The record of a ring.
     pub(super) fn ring(&self, ring: usize) -> RingRecord<'_> {
         let first = self.places.rings + ring * RING;
-        RingRecord(&self.words[first..first + RING])
+        RingRecord::new(&self.words[first..first + RING])
     }
 
     /// Returns the counters of the core.
@@ -311,73 +302,6 @@ impl Table {
             tasks: (0..self.places.task_count).map(task).collect(),
             rings: self.places.ring_count,
         }
-    }
-}
-
-/// What the tasks know of a ring: its indices, and when packets arrived.
-///
-/// A *mark* says that the packets up to an index were there at a time. Marks come with looks at the
-/// ring, so a packet's time is late by at most the time between two looks.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RingRecord<'t>(&'t [AtomicU64]);
-
-impl RingRecord<'_> {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word].load(Ordering::Relaxed)
-    }
-
-    fn store(&self, word: usize, value: u64) {
-        self.0[word].store(value, Ordering::Relaxed);
-    }
-
-    /// Extends indices of 32 bits to 64, with the last ones seen. Returns packets written and read.
-    #[inline]
-    pub(super) fn extend(&self, written: u32, read: u32) -> (u64, u64) {
-        let extend = |word, now: u32| {
-            let before = self.load(word);
-            let extended = before.wrapping_add(now.wrapping_sub(before as u32).into());
-            self.store(word, extended);
-            extended
-        };
-        (extend(WRITTEN, written), extend(READ, read))
-    }
-
-    fn mark(&self, index: usize) -> (u64, u64) {
-        let at = MARK + 2 * (index % MARKS);
-        (self.load(at), self.load(at + 1))
-    }
-
-    fn set_mark(&self, index: usize, (ns, written): (u64, u64)) {
-        let at = MARK + 2 * (index % MARKS);
-        self.store(at, ns);
-        self.store(at + 1, written);
-    }
-
-    /// Looks at the ring at `now_ns`. Returns the time at which its oldest packet was there, ns;
-    /// `None` without a packet.
-    #[inline]
-    pub(super) fn look(&self, now_ns: u64, written: u64, read: u64) -> Option<u64> {
-        let mut first = self.load(FIRST_MARK) as usize % MARKS;
-        let mut count = (self.load(MARK_COUNT) as usize).min(MARKS);
-        // All packets of a mark are gone.
-        while count > 0 && self.mark(first).1 <= read {
-            first = (first + 1) % MARKS;
-            count -= 1;
-        }
-        let newest = (count > 0).then(|| self.mark(first + count - 1).1);
-        if written > newest.unwrap_or(read) {
-            if count < MARKS {
-                self.set_mark(first + count, (now_ns, written));
-                count += 1;
-            } else {
-                // The newest mark takes the packets too. So they seem older than they are.
-                let last = first + count - 1;
-                self.set_mark(last, (self.mark(last).0, written));
-            }
-        }
-        self.store(FIRST_MARK, first as u64);
-        self.store(MARK_COUNT, count as u64);
-        (count > 0).then(|| self.mark(first).0)
     }
 }
 
@@ -417,8 +341,6 @@ pub struct TaskStats {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
     use myelin_policy::sharing::Lane;
     use proptest::prelude::*;
 
@@ -474,37 +396,6 @@ mod tests {
     }
 
     proptest! {
-        /// A ring's oldest packet is never older than the table says by more than the time between
-        /// two looks, unless there are more marks than room; then it is never younger.
-        #[test]
-        fn marks_know_the_age_of_the_oldest_packet(
-            start in any::<u32>(),
-            steps in prop::collection::vec((0_u32..40, 0_u32..40), 1..200),
-        ) {
-            let (_file, table) = table();
-            let record = table.ring(0);
-            let (mut written, mut read) = (start, start);
-            record.extend(start, start);
-            let mut queue = VecDeque::new();
-            for (now_ns, (puts, takes)) in (1_u64..).zip(steps) {
-                let puts = puts.min(64 - queue.len() as u32);
-                queue.extend((0..puts).map(|_| now_ns));
-                let takes = takes.min(queue.len() as u32);
-                queue.drain(..takes as usize);
-                written = written.wrapping_add(puts);
-                read = read.wrapping_add(takes);
-                let (written, read) = record.extend(written, read);
-                prop_assert_eq!(written - read, queue.len() as u64);
-                let told = record.look(now_ns, written, read);
-                prop_assert_eq!(told.is_some(), !queue.is_empty());
-                prop_assert!(told.is_none_or(|ns| ns <= queue[0]));
-                let distinct = queue.iter().collect::<std::collections::BTreeSet<_>>().len();
-                if distinct < MARKS / 2 {
-                    prop_assert_eq!(told, queue.front().copied());
-                }
-            }
-        }
-
         /// No words of another process make a reader panic.
         #[test]
         fn any_words_are_read(words in prop::collection::vec(any::<u64>(), 1..40)) {
