@@ -286,14 +286,21 @@ fn interfaces_between_which_packets_would_circle_are_refused() {
         ip link add @c type veth peer name @d
         ip link add @r type bridge; ip link set @d master @r";
     let links = TestLinks::new('l', &["a", "b", "m", "n", "c", "d", "r"], script);
-    let [a, b, m, n, c, r] = [0, 1, 2, 3, 4, 6];
+    let [a, b, m, n] = [0, 1, 2, 3];
+    let [member_end, bridge] = [4, 6];
     for (pair, why) in [
         ([a, b], "two ends of one veth pair"),
         ([b, a], "two ends of one veth pair"),
         ([a, m], "its lower interface"),
         ([m, n], "of one lower interface"),
-        ([c, r], "a bridge and the other end of its member"),
-        ([r, c], "a bridge and the other end of its member"),
+        (
+            [member_end, bridge],
+            "a bridge and the other end of its member",
+        ),
+        (
+            [bridge, member_end],
+            "a bridge and the other end of its member",
+        ),
     ] {
         let [ingress, egress] = pair.map(|at| links.names[at].as_str());
         let direction = format!("leave at {egress} arrive at {ingress}");

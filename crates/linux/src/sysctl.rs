@@ -31,7 +31,7 @@ pub fn set(path: &str, value: &str) -> Result<()> {
         .map_err(|error| Error::os(format!("set kernel parameter {path} to {value}"), error))
 }
 
-/// Returns whether the link has IPv6 parameters. A link whose MTU is below 1280 (RFC 8200) has none.
+/// Returns whether the link has IPv6 parameters. A link with an MTU below 1280 (RFC 8200) has none.
 pub fn has_ipv6(link: &str) -> bool {
     file_of(&format!("net/ipv6/conf/{link}")).is_ok_and(|directory| directory.is_dir())
 }

@@ -12,7 +12,7 @@ use crate::node::wire_size::WireSize;
 
 /// The entrance of a generation.
 pub(crate) struct Entrance {
-    // Fields drop in this order: the sender of a port gets its offloads back before the port closes.
+    // Fields drop in this order: a sender gets its offloads back before its port closes.
     /// Set if the chain needs packets of wire size, and the front door is at a port with a sender.
     _wire_size: Option<WireSize>,
     /// The port where packets arrive.

@@ -188,8 +188,8 @@ impl<'a> LossTest<'a> {
     }
 }
 
-/// Loses interfaces at steps of `up`, of a live change and of `down`. The first description has two functions,
-/// the second one.
+/// Loses interfaces at steps of `up`, of a live change and of `down`. The first description has two
+/// functions, the second one.
 fn assert_losses_are_survived(name: &str, texts: [&str; 2]) {
     let mut test = LossTest::start(name, texts);
     let steps = [0, 1].map(|file| {

@@ -1,5 +1,5 @@
-//! A chain whose worker is its front door, with all functions in one segment. Used by the layouts on
-//! super-packets and between devices.
+//! A chain whose worker is its front door, with all functions in one segment. The layouts on
+//! super-packets and between devices use it.
 
 use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::CounterLine;
