@@ -13,7 +13,7 @@ SCRIPTS = scripts/fuzz scripts/install-deps scripts/leftovers scripts/test scrip
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-thorough test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs docs build install claims fuzz clean
+.PHONY: help demo test test-thorough test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs lint-python docs build install claims fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ test-old-kernel: ## tests of the kernel crate, examples, CPU hotplug, fq and HTB
 
 lint: ## check formatting, lints, documents and structure
 	@scripts/install-deps test
-	@$(MAKE) --no-print-directory --keep-going lint-structure lint-docs lint-shell lint-c lint-rust
+	@$(MAKE) --no-print-directory --keep-going lint-structure lint-docs lint-python lint-shell lint-c lint-rust
 
 lint-rust:
 	cargo fmt --all --check
@@ -52,6 +52,10 @@ lint-c:
 
 lint-shell:
 	shellcheck $(SCRIPTS)
+
+lint-python:
+	python/generate-types --check
+	cd python && ../target/python/bin/mypy
 
 lint-structure:
 	scripts/lint-structure

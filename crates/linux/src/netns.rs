@@ -29,6 +29,7 @@ use nix::unistd::linkat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link;
 use crate::netlink::Netlink;
+use crate::process::{PidFd, Signal};
 use crate::procfs;
 
 pub use many::create_many;
@@ -149,17 +150,28 @@ impl Netns {
         })
     }
 
-    /// Returns the processes in this namespace, as from `ip netns pids`.
-    pub fn processes(&self) -> Result<Vec<u32>> {
-        let stat = fstat(&self.fd)
-            .map_err(|errno| Error::os(format!("identify {}", self.describe()), errno))?;
-        let mut pids = procfs::processes()?;
-        pids.retain(|pid| {
-            // A process may end between the listing and this check.
+    /// Kills all processes in these namespaces, and waits for no end. Returns their numbers.
+    pub fn kill_processes(namespaces: &[Self]) -> Result<Vec<u32>> {
+        let identify = |namespace: &Self| {
+            fstat(&namespace.fd)
+                .map(|stat| (stat.st_dev, stat.st_ino))
+                .map_err(|errno| Error::os(format!("identify {}", namespace.describe()), errno))
+        };
+        let wanted: Vec<_> = namespaces.iter().map(identify).collect::<Result<_>>()?;
+        let mut killed = Vec::new();
+        for pid in procfs::processes()? {
+            // The handle is opened before the check, so the check and the signal mean the same
+            // process. A process may end at any time.
+            let Ok(handle) = PidFd::open(pid) else {
+                continue;
+            };
             let metadata = fs::metadata(format!("/proc/{pid}/ns/net"));
-            metadata.is_ok_and(|other| (other.dev(), other.ino()) == (stat.st_dev, stat.st_ino))
-        });
-        Ok(pids)
+            if metadata.is_ok_and(|found| wanted.contains(&(found.dev(), found.ino()))) {
+                handle.signal(Signal::KILL)?;
+                killed.push(pid);
+            }
+        }
+        Ok(killed)
     }
 
     /// Returns the name for error texts and log lines.
@@ -417,7 +429,8 @@ mod tests {
         );
         assert!(exists(name));
         let child = Child::spawn(process::command_in(&ours, "sleep").unwrap().arg("4714"));
-        assert_eq!(ours.processes().unwrap(), [child.id()]);
+        let killed = Netns::kill_processes(std::slice::from_ref(&ours)).unwrap();
+        assert_eq!(killed, [child.id()]);
 
         let theirs = namespace_name("theirs");
         let _guard = NameGuard(theirs.clone());
