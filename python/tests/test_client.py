@@ -153,6 +153,17 @@ class Requests(AgentTest):
         wait_for("the agent's notice of the end", is_refused)
         wait_for("the removal", lambda: not self.client.ps())
 
+    def test_a_thousand_requests_leak_nothing(self) -> None:
+        self.client.start_agent()
+        self.client.info()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(1000):
+            self.client.info()
+        streams = [self.client.lease() for _ in range(10)]
+        for stream in streams:
+            stream.close()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
     def test_wrong_arguments_are_told_at_the_call(self) -> None:
         for call in (
             lambda: self.client.seconds("c", -1),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,30 @@ class Networks(AgentTest):
         wait_for("the end of the other", lambda: self.client.topologies() == [])
         wait_for("the end of the programs", lambda: not self.find_programs("sleep 1003"))
         scripts[0].communicate()
+
+    def test_a_script_that_is_killed_at_any_time_leaves_nothing(self) -> None:
+        chain = self.name("killed-chain")
+        script = (
+            f"import sys; sys.path.insert(0, {str(ROOT / 'python/src')!r}); import myelin\n"
+            f"net = myelin.Network({self.name('killed')!r}, run_dir={str(self.client.run_dir)!r})\n"
+            "net.add_host('h1'); net.add_host('h2'); net.add_switch('s1')\n"
+            "net.add_link('h1', 's1', delay='1ms'); net.add_link('h2', 's1'); print('x', flush=True); net.start()\n"
+            f"net.up(myelin.Chain({chain!r}, match={{}}, functions=[myelin.Function('f', 'forward', space='user')],\n"
+            "    ports=(net.host('h1'), net.host('h2'))), force=True); net.ping_all()\n"
+            "net.host('h1').cmd('sleep 1004')\n"
+        )
+        self.client.start_agent()
+        for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
+            with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as started:
+                assert started.stdout is not None
+                started.stdout.readline()
+                time.sleep(delay_s)
+                started.kill()
+            wait_for(
+                f"the end of all after {delay_s} s",
+                lambda: not (self.client.topologies() or self.client.ps() or self.namespaces()),
+            )
+        wait_for("the end of the programs", lambda: not self.find_programs("sleep 1004"))
 
     def test_an_agent_that_is_gone_is_told(self) -> None:
         network = self.network("gone").start()

@@ -14,7 +14,7 @@ mod many;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -22,15 +22,12 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
 use nix::unistd::linkat;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::link;
 use crate::netlink::Netlink;
-use crate::process::{PidFd, Signal};
-use crate::procfs;
 
 pub use many::create_many;
 
@@ -148,30 +145,6 @@ impl Netns {
             setns(&self.fd, CloneFlags::CLONE_NEWNET).map_err(|errno| Error::os(&action, errno))?;
             Ok(f())
         })
-    }
-
-    /// Kills all processes in these namespaces, and waits for no end. Returns their numbers.
-    pub fn kill_processes(namespaces: &[Self]) -> Result<Vec<u32>> {
-        let identify = |namespace: &Self| {
-            fstat(&namespace.fd)
-                .map(|stat| (stat.st_dev, stat.st_ino))
-                .map_err(|errno| Error::os(format!("identify {}", namespace.describe()), errno))
-        };
-        let wanted: Vec<_> = namespaces.iter().map(identify).collect::<Result<_>>()?;
-        let mut killed = Vec::new();
-        for pid in procfs::processes()? {
-            // The handle is opened before the check, so the check and the signal mean the same
-            // process. A process may end at any time.
-            let Ok(handle) = PidFd::open(pid) else {
-                continue;
-            };
-            let metadata = fs::metadata(format!("/proc/{pid}/ns/net"));
-            if metadata.is_ok_and(|found| wanted.contains(&(found.dev(), found.ino()))) {
-                handle.signal(Signal::KILL)?;
-                killed.push(pid);
-            }
-        }
-        Ok(killed)
     }
 
     /// Returns the name for error texts and log lines.
@@ -429,7 +402,7 @@ mod tests {
         );
         assert!(exists(name));
         let child = Child::spawn(process::command_in(&ours, "sleep").unwrap().arg("4714"));
-        let killed = Netns::kill_processes(std::slice::from_ref(&ours)).unwrap();
+        let killed = process::kill_in_namespaces(std::slice::from_ref(&ours)).unwrap();
         assert_eq!(killed, [child.id()]);
 
         let theirs = namespace_name("theirs");

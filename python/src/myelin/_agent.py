@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -29,6 +28,8 @@ def resolve_run_dir(run_dir: Optional[StrPath]) -> Path:
 def find_program(program: Optional[StrPath]) -> str:
     """Returns the program of the argument, else of the variable MYELIN, else `myelin` of PATH."""
     wanted = os.fspath(program or os.environ.get("MYELIN") or "myelin")
+    import shutil
+
     found = shutil.which(wanted)
     if found is None:
         raise FailedError(

@@ -11,12 +11,14 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Optional, TypeVar
 
 from .errors import FailedError
 
 T = TypeVar("T")
+
+# A result, or an error.
+_Replies = queue.SimpleQueue[tuple[Any, Optional[BaseException]]]
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
@@ -51,13 +53,13 @@ class Entry:
 
     def __init__(self, netns: str) -> None:
         self._netns = netns
-        self._work: queue.SimpleQueue[Optional[tuple[Callable[[], Any], Future[Any]]]] = queue.SimpleQueue()
-        entered: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(entered,), name=f"myelin {netns}", daemon=True)
+        self._work: queue.SimpleQueue[Optional[tuple[Callable[[], Any], _Replies]]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"myelin {netns}", daemon=True)
         self._thread.start()
         try:
-            entered.result()
+            self.run(lambda: _enter(f"/run/netns/{netns}"))
         except OSError as error:
+            self.close()
             raise FailedError(
                 f"cannot enter network namespace `{netns}`: {error}; check that the network runs and that you are root",
                 object=netns,
@@ -66,26 +68,24 @@ class Entry:
 
     def run(self, work: Callable[[], T]) -> T:
         """Runs `work` on the thread in the namespace."""
-        result: Future[T] = Future()
-        self._work.put((work, result))
-        return result.result()
+        replies: _Replies = queue.SimpleQueue()
+        self._work.put((work, replies))
+        result, error = replies.get()
+        if error is not None:
+            raise error
+        value: T = result
+        return value
 
     def close(self) -> None:
         """Ends the thread."""
         self._work.put(None)
         self._thread.join()
 
-    def _run(self, entered: Future[None]) -> None:
-        try:
-            _enter(f"/run/netns/{self._netns}")
-        except BaseException as error:
-            entered.set_exception(error)
-            return
-        entered.set_result(None)
+    def _run(self) -> None:
         while (item := self._work.get()) is not None:
-            work, result = item
+            work, replies = item
             try:
-                result.set_result(work())
+                replies.put((work(), None))
             except BaseException as error:
-                result.set_exception(error)
-            del item, work, result
+                replies.put((None, error))
+            del item, work, replies

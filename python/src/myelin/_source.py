@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
 from pathlib import Path
@@ -51,6 +50,8 @@ def _read_limited(path: Path) -> Union[types.FileContents, None]:
     try:
         return contents.decode()
     except UnicodeDecodeError:
+        import base64
+
         return types.FileContentsBase64(base64=base64.b64encode(contents).decode())
 
 

@@ -59,6 +59,7 @@ class Answer:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+        self._file.close()
         self._socket.close()
 
     def _read_head(self) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,6 +209,9 @@ def read_documents(path: StrPath, client: Optional[Client] = None) -> list[Docum
 
 def draw(client: Client, command: list[str], documents: list[Document], directory: Optional[Path], option: str) -> str:
     """Draws documents by a command of `myelin` that writes SVG."""
+    import subprocess
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="myelin-") as temporary:
         picture = Path(temporary, "picture.svg")
         source = Path(temporary, "source.yaml")

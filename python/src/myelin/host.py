@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -171,6 +170,8 @@ class Host(Node):
 
     def require(self, tool: str) -> None:
         """Raises CommandError if a program is not installed."""
+        import shutil
+
         if shutil.which(tool) is None:
             raise CommandError(
                 f"{self.path}: the program `{tool}` is not installed: install the package `{tool}`",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ class Network:
         """Without a name, the network has one that no other has, so two scripts never meet."""
         if client is not None and (run_dir is not None or program is not None):
             raise ArgumentError("client: it has a run directory and a program: give only `client`", object="client")
-        self.name = _schema.check_name("Network", name if name is not None else f"py-{secrets.token_hex(5)}")
+        self.name = _schema.check_name("Network", name if name is not None else f"py-{os.urandom(5).hex()}")
         self.client = client or Client(run_dir, program=program)
         self.directory: Optional[Path] = None
         self.links: list[Link] = []

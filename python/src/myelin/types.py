@@ -5,12 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional, Union
 
+
+class Record:
+    """Text and comparison of all types. One implementation instead of one for each type halves the time of the import."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 VERSION = "0.1.0"
 """The version of the agent that these types describe."""
 
 
-@dataclass(kw_only=True)
-class AgentInfo:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class AgentInfo(Record):
     """The agent that answers."""
     orphans: list[str]
     """Objects that a killed agent left; `down --all` removes them."""
@@ -24,8 +37,8 @@ class AgentInfo:
     """The agent's version."""
 
 
-@dataclass(kw_only=True)
-class ApiError:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ApiError(Record):
     """An error as the agent reports it: the object, the place, the cause and the remedy in one text.
     """
     faults: list[FileFault] = field(default_factory=list)
@@ -36,8 +49,8 @@ class ApiError:
     """Text of the error."""
 
 
-@dataclass(kw_only=True)
-class BlackBoxStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class BlackBoxStatus(Record):
     """The program of a black box."""
     cpu_s: float
     """CPU time of all processes of the black box and their children, including ended processes, s.
@@ -60,8 +73,8 @@ class BlackBoxStatus:
     """Number of restarts."""
 
 
-@dataclass(kw_only=True)
-class Bound:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Bound(Record):
     """The worst-case delay of a chain whose traffic conforms to its profile, from the arrival at the
     ingress port to the departure from the egress port.
     """
@@ -82,8 +95,8 @@ class Bound:
     """The servers, in the order of the path."""
 
 
-@dataclass(kw_only=True)
-class CalibrateRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class CalibrateRequest(Record):
     """Request to measure this machine's costs."""
     file: str
     """File for the result."""
@@ -91,8 +104,8 @@ class CalibrateRequest:
     """Measure fewer rounds: seconds instead of half a minute."""
 
 
-@dataclass(kw_only=True)
-class ChainReport:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ChainReport(Record):
     """All results of a chain's run, as its report shows them."""
     chain: str
     """The chain's name."""
@@ -126,8 +139,8 @@ class ChainReport:
     """Counters of the run's packets."""
 
 
-@dataclass(kw_only=True)
-class ChainSource:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ChainSource(Record):
     """A chain file and the files that it names. The client reads all of them with the rights of its
     user.
     """
@@ -139,8 +152,8 @@ class ChainSource:
     """The YAML text."""
 
 
-@dataclass(kw_only=True)
-class ChainStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ChainStatus(Record):
     """A running chain, as `ps` shows it."""
     account: PacketAccount = field(default_factory=lambda: PacketAccount(dropped={}, lost={}, made=0, packets_in=0, packets_out=0, policed=0, under_way=0))
     """Counts each packet of the chain once, by the place where it is or was lost."""
@@ -220,8 +233,8 @@ class ChainStatus:
     """The worker of the user functions; the first worker if each function has its own."""
 
 
-@dataclass(kw_only=True)
-class ChainUp:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ChainUp(Record):
     """A chain after `up`."""
     chain: str
     """The chain's name."""
@@ -251,8 +264,8 @@ class ChainUp:
     """The chain's service path identifier on this node."""
 
 
-@dataclass(kw_only=True)
-class Claim:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Claim(Record):
     """A measured figure and its bound."""
     bound: Any
     """Its bound, such as `"<= 1.12"`; null if the figure is shown and not judged."""
@@ -270,8 +283,8 @@ class Claim:
     """Why the claim is undecided."""
 
 
-@dataclass(kw_only=True)
-class CoreStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class CoreStatus(Record):
     """A core whose workers hand it over to each other (`worker.sharing`). The counters begin anew
     when a worker or a ring comes or goes.
     """
@@ -293,8 +306,8 @@ class CoreStatus:
     """The workers and pipeline stages, in the order of the turns."""
 
 
-@dataclass(kw_only=True)
-class CoreUse:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class CoreUse(Record):
     """One core's use."""
     core: int
     """The core's number."""
@@ -316,8 +329,8 @@ class CoreUse:
     """In programs."""
 
 
-@dataclass(kw_only=True)
-class Cores:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Cores(Record):
     """The cores that the ends' threads are bound to."""
     client: int
     """The client's core, and in inline mode the only one."""
@@ -325,8 +338,8 @@ class Cores:
     """The server's core. The same as the client's only in blocking mode."""
 
 
-@dataclass(kw_only=True)
-class Cost:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Cost(Record):
     """A cost with a part for each packet and a part for each byte."""
     per_byte_ns: float
     """For each byte of the frame, ns."""
@@ -334,8 +347,8 @@ class Cost:
     """For each packet, ns."""
 
 
-@dataclass(kw_only=True)
-class Costs:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Costs(Record):
     """All costs for the planner."""
     functions: dict[str, FunctionCosts]
     """Functions by the name of their kind. A missing kind or space has the catalogue's cost."""
@@ -362,8 +375,8 @@ class Costs:
     """
 
 
-@dataclass(kw_only=True)
-class Counts:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Counts(Record):
     """Packets by outcome."""
     behind_schedule: int
     """Packets sent more than one interval after their time."""
@@ -387,8 +400,8 @@ class Counts:
     """Packets sent, answered or not."""
 
 
-@dataclass(kw_only=True)
-class CpuUse:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class CpuUse(Record):
     """The results of a CPU meter."""
     duration_s: float
     """Length of the measurement, seconds."""
@@ -414,8 +427,8 @@ class CpuUse:
     """In programs."""
 
 
-@dataclass(kw_only=True)
-class DelayLineStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class DelayLineStatus(Record):
     """The delay line of a topology: the worker that delays and loses packets."""
     foreign: int
     """Frames without the number of an existing direction."""
@@ -435,8 +448,8 @@ class DelayLineStatus:
     """Packets that wait now."""
 
 
-@dataclass(kw_only=True)
-class DirectionStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class DirectionStatus(Record):
     """Counters of one direction of a link with delay, rate or loss. `arrived` is the sum of the
     other packet counters.
     """
@@ -460,8 +473,8 @@ class DirectionStatus:
     """Packets that wait now."""
 
 
-@dataclass(kw_only=True)
-class Distribution:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Distribution(Record):
     """A histogram of delays in nanoseconds."""
     buckets: list[tuple[int, int]]
     """A delay of the bucket, nanoseconds, and the number of delays in it."""
@@ -471,8 +484,8 @@ class Distribution:
     repeat_means_ns: list[float]
 
 
-@dataclass(kw_only=True)
-class DownReply:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class DownReply(Record):
     """The chains, topologies and objects that `down` removed."""
     recovered: list[str]
     """Removed objects of a killed agent: kind and name."""
@@ -480,8 +493,8 @@ class DownReply:
     """Removed chains and topologies."""
 
 
-@dataclass(kw_only=True)
-class Endpoint:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Endpoint(Record):
     """An address with a port."""
     address: str
     """IP address."""
@@ -489,8 +502,8 @@ class Endpoint:
     """Port, or the identifier of an ICMP echo."""
 
 
-@dataclass(kw_only=True)
-class Environment:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Environment(Record):
     """The machine and the settings of a measurement."""
     load_1min: Optional[float] = None
     """Load average over the last minute at that time."""
@@ -504,8 +517,8 @@ class Environment:
     """Further fields."""
 
 
-@dataclass(kw_only=True)
-class EventProgressBody:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class EventProgressBody(Record):
     """EventProgressBody"""
     done: int
     """Steps done."""
@@ -515,45 +528,45 @@ class EventProgressBody:
     """Steps in all."""
 
 
-@dataclass(kw_only=True)
-class EventProgress:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class EventProgress(Record):
     """Progress of the request."""
     progress: EventProgressBody
 
 
-@dataclass(kw_only=True)
-class EventUp:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class EventUp(Record):
     """A chain came up (`run`)."""
     up: ChainUp
 
 
-@dataclass(kw_only=True)
-class EventReport:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class EventReport(Record):
     """The measurement of one chain."""
     report: ReportReply
 
 
-@dataclass(kw_only=True)
-class EventCosts:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class EventCosts(Record):
     """Calibrated costs."""
     costs: Costs
 
 
-@dataclass(kw_only=True)
-class EventError:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class EventError(Record):
     """The error that ended the stream."""
     error: ApiError
 
 
-@dataclass(kw_only=True)
-class FileContentsBase64:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class FileContentsBase64(Record):
     """Other bytes."""
     base64: str
     """The bytes as base64."""
 
 
-@dataclass(kw_only=True)
-class FileFault:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class FileFault(Record):
     """A fault of a chain file."""
     column: int
     """Column, from 1, in characters."""
@@ -571,8 +584,8 @@ class FileFault:
     """What to write instead."""
 
 
-@dataclass(kw_only=True)
-class Flood:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Flood(Record):
     """A chain that got more traffic than its rate while another chain was measured."""
     agreed_pps: float
     """The rate of its profile, packets of this length a second."""
@@ -602,8 +615,8 @@ class Flood:
     """Intended multiple of its rate."""
 
 
-@dataclass(kw_only=True)
-class FloodRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class FloodRequest(Record):
     """A chain to flood."""
     chain: str
     """The chain's name."""
@@ -611,8 +624,8 @@ class FloodRequest:
     """Multiple of the rate in the chain's profile; above 0."""
 
 
-@dataclass(kw_only=True)
-class FlowStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class FlowStatus(Record):
     """One flow, or one mapping of a `nat`. Fields that the function does not keep are null. Byte
     counts include the Ethernet header.
     """
@@ -656,8 +669,8 @@ class FlowStatus:
     """The source that `nat` gives the packets."""
 
 
-@dataclass(kw_only=True)
-class FunctionCosts:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class FunctionCosts(Record):
     """The cost of a function kind in each space; `None` without a measurement."""
     kernel: Optional[Cost] = None
     """In the kernel."""
@@ -665,8 +678,8 @@ class FunctionCosts:
     """In user space."""
 
 
-@dataclass(kw_only=True)
-class FunctionFlows:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class FunctionFlows(Record):
     """The flow table of a function."""
     begun: Optional[int] = None
     """Flows that began; null for `nat`, which does not count flows."""
@@ -686,8 +699,8 @@ class FunctionFlows:
     """`kernel` or `user`."""
 
 
-@dataclass(kw_only=True)
-class Hop:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Hop(Record):
     """A function and its place."""
     class_: Class
     """CALVIN's class of the kind."""
@@ -711,8 +724,8 @@ class Hop:
     """The reason for the space."""
 
 
-@dataclass(kw_only=True)
-class HopShare:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class HopShare(Record):
     """A hop's share of the bound."""
     cost_ns: int
     """Worst-case cost of a packet at the hop, ns."""
@@ -724,8 +737,8 @@ class HopShare:
     """The hop's share of the bound, ns."""
 
 
-@dataclass(kw_only=True)
-class HopStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class HopStatus(Record):
     """One hop of a running chain."""
     black_box: Optional[BlackBoxStatus] = None
     """The program of a black box (`kind: external`). The `drops` of a black box are packets that
@@ -764,8 +777,8 @@ class HopStatus:
     """`kernel` or `user`."""
 
 
-@dataclass(kw_only=True)
-class HostInfo:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class HostInfo(Record):
     """One emulated end host."""
     address: str
     """The host's IP address."""
@@ -779,8 +792,8 @@ class HostInfo:
     """`client` or `server`."""
 
 
-@dataclass(kw_only=True)
-class ImpairmentChange:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ImpairmentChange(Record):
     """A change of delay, rate or loss. A field without a value stays as it is."""
     delay_ns: Optional[int] = None
     """Propagation delay, ns."""
@@ -796,8 +809,8 @@ class ImpairmentChange:
     """Rate, bits a second; 0: not limited."""
 
 
-@dataclass(kw_only=True)
-class InBurst:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class InBurst(Record):
     """The cost of a packet in a burst without functions and their calls. A single packet costs more,
     because [`StepCosts::enter_user`] and [`StepCosts::user_egress`] include a notification and a
     system call for this packet alone.
@@ -819,15 +832,15 @@ class InBurst:
     """The worker's cost from the socket's ring to the egress port."""
 
 
-@dataclass(kw_only=True)
-class Lease:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Lease(Record):
     """The first and only line of `POST /v2/leases`. The lease ends when the connection ends."""
     lease: int
     """The number that `up` takes as `lease`."""
 
 
-@dataclass(kw_only=True)
-class Limit:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Limit(Record):
     """Rate and burst of packets or of bits, as plain numbers for messages between processes."""
     burst: int
     """Packets or bits at once."""
@@ -835,20 +848,20 @@ class Limit:
     """Packets or bits a second."""
 
 
-@dataclass(kw_only=True)
-class LinkChangeMove:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class LinkChangeMove(Record):
     """Move the end at a switch to this switch."""
     move: str
 
 
-@dataclass(kw_only=True)
-class LinkChangeImpair:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class LinkChangeImpair(Record):
     """Change delay, rate or loss of both directions."""
     impair: ImpairmentChange
 
 
-@dataclass(kw_only=True)
-class LinkImpairments:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class LinkImpairments(Record):
     """Delay, rate and loss of both directions of a link."""
     delay_ns: int
     """Propagation delay, ns."""
@@ -864,8 +877,8 @@ class LinkImpairments:
     """Rate, bits a second; `None`: not limited."""
 
 
-@dataclass(kw_only=True)
-class LinkRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class LinkRequest(Record):
     """Request to change a link under traffic."""
     change: LinkChange
     """The change."""
@@ -875,8 +888,8 @@ class LinkRequest:
     """The topology; `None`: the only one with such a link."""
 
 
-@dataclass(kw_only=True)
-class Losses:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Losses(Record):
     """Packets lost behind the policer, by place."""
     door: int
     """Packets lost at the front door, because no program and no worker could take them."""
@@ -893,8 +906,8 @@ class Losses:
     """Packets missing for a second, which no counter shows."""
 
 
-@dataclass(kw_only=True)
-class Moments:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Moments(Record):
     """Count, mean and squared deviations of a stream of samples, without the samples (Welford;
     merged after Chan et al. 1979).
     """
@@ -903,8 +916,8 @@ class Moments:
     squares: float
 
 
-@dataclass(kw_only=True)
-class NamedFile:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class NamedFile(Record):
     """A file that a text names."""
     is_secret: bool
     """Whether the file holds a secret. The client then refuses a file that other users can read."""
@@ -912,14 +925,14 @@ class NamedFile:
     """The path in the text. A relative path starts at the directory of the text's file."""
 
 
-@dataclass(kw_only=True)
-class OriginKind:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class OriginKind(Record):
     """Built in: [`StepCosts::default`] and the catalogue."""
     kind: Literal["default"]
 
 
-@dataclass(kw_only=True)
-class OriginDate:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class OriginDate(Record):
     """Measured by `myelin calibrate`."""
     date: str
     """Time of the measurement, RFC 3339."""
@@ -928,8 +941,8 @@ class OriginDate:
     """The machine: processor, cores, kernel."""
 
 
-@dataclass(kw_only=True)
-class PacketAccount:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class PacketAccount(Record):
     """Counts each packet of a chain once: `packets_in + made = packets_out + policed + dropped +
     lost + under_way`.
     """
@@ -949,8 +962,8 @@ class PacketAccount:
     """Packets in transit, or lost in the last second without a counter."""
 
 
-@dataclass(kw_only=True)
-class Plan:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Plan(Record):
     """The plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one
     direction.
     """
@@ -1030,8 +1043,8 @@ class Plan:
     """Delays that the prediction does not include."""
 
 
-@dataclass(kw_only=True)
-class Ports:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Ports(Record):
     """The two different interfaces or devices that a chain connects."""
     driver: PortDriver
     """The driver of both ports."""
@@ -1041,8 +1054,8 @@ class Ports:
     """The port where packets arrive."""
 
 
-@dataclass(kw_only=True)
-class ProbeOptions:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ProbeOptions(Record):
     """Options of a probe. The defaults are those of `myelin probe`."""
     count: int = 500
     """Packets in a repeat."""
@@ -1056,8 +1069,8 @@ class ProbeOptions:
     """Repeats."""
 
 
-@dataclass(kw_only=True)
-class ProbeRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ProbeRequest(Record):
     """Request to probe a running chain."""
     chain: str
     """The chain's name."""
@@ -1065,8 +1078,8 @@ class ProbeRequest:
     """Options of the probe."""
 
 
-@dataclass(kw_only=True)
-class ProbeResult:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ProbeResult(Record):
     """The result of a probe."""
     cores: Optional[Cores] = None
     """The cores that the ends' threads were bound to."""
@@ -1104,8 +1117,8 @@ class ProbeResult:
     """Round trips over time."""
 
 
-@dataclass(kw_only=True)
-class ProcessUse:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ProcessUse(Record):
     """One process's use, all its threads together."""
     cores: Optional[float] = None
     """The same in cores: 1 is one core all the time."""
@@ -1117,8 +1130,8 @@ class ProcessUse:
     """Process number."""
 
 
-@dataclass(kw_only=True)
-class ReportHop:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ReportHop(Record):
     """One hop of a packet's path."""
     drops: int
     """Packets that it dropped."""
@@ -1139,8 +1152,8 @@ class ReportHop:
     """Its space: `kernel` or `user`."""
 
 
-@dataclass(kw_only=True)
-class ReportReply:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ReportReply(Record):
     """The measurement of one chain."""
     envelope: Any
     """For programs: `{"experiment", "environment", "rows", "claims"}`, and further findings."""
@@ -1150,8 +1163,8 @@ class ReportReply:
     """The chain's status at the end of the measurement. `account` covers only the measurement."""
 
 
-@dataclass(kw_only=True)
-class RingStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class RingStatus(Record):
     """A descriptor ring between two processes of a chain in mapping `pipeline`."""
     capacity: int
     """Capacity of the ring, descriptors."""
@@ -1167,8 +1180,8 @@ class RingStatus:
     """Position of the function whose process receives; absent for the first process."""
 
 
-@dataclass(kw_only=True)
-class RunRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class RunRequest(Record):
     """Request to deploy, probe, report and remove chains."""
     floods: list[FloodRequest] = field(default_factory=list)
     """Chains that get more traffic than their rate while the other chains are probed."""
@@ -1180,8 +1193,8 @@ class RunRequest:
     """The chain file."""
 
 
-@dataclass(kw_only=True)
-class Samples:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Samples(Record):
     """Times of every answered packet, in sending order."""
     forward_ns: list[int]
     """One-way delays to the server, nanoseconds."""
@@ -1189,8 +1202,8 @@ class Samples:
     """Round trips, nanoseconds."""
 
 
-@dataclass(kw_only=True)
-class SandboxStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SandboxStatus(Record):
     """A function's container, limits and resource use since the chain came up, including restarts.
     """
     container: Optional[str] = None
@@ -1214,8 +1227,8 @@ class SandboxStatus:
     """Time in which the limit kept the function from the processor, s."""
 
 
-@dataclass(kw_only=True)
-class Segment:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Segment(Record):
     """A group of adjacent functions in the same space."""
     entry: Entry
     """Where packets enter."""
@@ -1229,8 +1242,8 @@ class Segment:
     """The space."""
 
 
-@dataclass(kw_only=True)
-class ServerShare:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ServerShare(Record):
     """A server on the path."""
     capacity_pps: int
     """Packets of the chain that the server can process in a second in the worst case, with no other
@@ -1246,8 +1259,8 @@ class ServerShare:
     """Reserved share of the capacity, including this chain, in millionths."""
 
 
-@dataclass(kw_only=True)
-class ShaperPlan:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ShaperPlan(Record):
     """The shaper of a chain."""
     bits: Optional[Limit] = None
     """Limit of bits. A frame counts with its Ethernet header, without check sequence."""
@@ -1266,8 +1279,8 @@ class ShaperPlan:
     """
 
 
-@dataclass(kw_only=True)
-class ShaperStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ShaperStatus(Record):
     """The profile of a chain's shaper, and the counters over all generations."""
     burst_bits: Optional[int] = None
     """Burst, bits."""
@@ -1303,8 +1316,8 @@ class ShaperStatus:
     """Packets in the queue now."""
 
 
-@dataclass(kw_only=True)
-class SharingPlan:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SharingPlan(Record):
     """The turns of a chain's worker on its core."""
     core: int
     """The core."""
@@ -1318,8 +1331,8 @@ class SharingPlan:
     """The reason for this length."""
 
 
-@dataclass(kw_only=True)
-class Sla:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Sla(Record):
     """The service level agreement of a chain. `None` means that the contract does not state the
     value.
     """
@@ -1361,8 +1374,8 @@ class Sla:
     """The largest lateness of a departure that later departures compensate, ns."""
 
 
-@dataclass(kw_only=True)
-class SlaContract:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SlaContract(Record):
     """A chain's contract: profile and bounds. An absent field is not part of the contract."""
     burst_bits: Optional[int] = None
     """Burst of the profile, bits."""
@@ -1380,8 +1393,8 @@ class SlaContract:
     """Rate of the profile, packets a second."""
 
 
-@dataclass(kw_only=True)
-class SlaEvent:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SlaEvent(Record):
     """A violation of one or more seconds. Cause, hop and evidence are those of the worst second."""
     cause: SlaCause
     """The cause."""
@@ -1411,8 +1424,8 @@ class SlaEvent:
     """The worst second's loss, percent."""
 
 
-@dataclass(kw_only=True)
-class SlaSecond:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SlaSecond(Record):
     """One second of a chain."""
     bytes_in: int
     """Bytes classified to the chain at the front door."""
@@ -1455,8 +1468,8 @@ class SlaSecond:
     """
 
 
-@dataclass(kw_only=True)
-class SlaSojourn:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SlaSojourn(Record):
     """Sojourn (front door to egress) of the packets that left in an interval. The figures come from
     a histogram with 32 buckets an octave, so their error is at most 1.6 %.
     """
@@ -1472,8 +1485,8 @@ class SlaSojourn:
     """Number of measured packets: all packets that left."""
 
 
-@dataclass(kw_only=True)
-class SlaStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SlaStatus(Record):
     """A chain's contract, verdict and figures since it came up."""
     chain: str
     """The chain's name."""
@@ -1503,8 +1516,8 @@ class SlaStatus:
     """Seconds that violated the contract."""
 
 
-@dataclass(kw_only=True)
-class SlaWindow:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SlaWindow(Record):
     """Figures of all traffic of a chain in an interval."""
     bytes_in: int
     """Bytes classified to the chain at the front door."""
@@ -1545,8 +1558,8 @@ class SlaWindow:
     """
 
 
-@dataclass(kw_only=True)
-class SojournStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SojournStatus(Record):
     """In-band sojourn (front door to egress) of all packets of a chain."""
     max_us: float
     """Longest sojourn, us."""
@@ -1562,8 +1575,8 @@ class SojournStatus:
     """Number of measured packets."""
 
 
-@dataclass(kw_only=True)
-class Stall:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Stall(Record):
     """The stalls of a core, as seen by a thread that only reads the clock."""
     gaps: int
     """Number of gaps in which the thread did not run."""
@@ -1585,8 +1598,8 @@ class Stall:
     """Share of the measured time that the hypervisor took, percent."""
 
 
-@dataclass(kw_only=True)
-class Step:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Step(Record):
     """A step of a packet's path other than a function."""
     cost_ns: float
     """Cost of the step, ns."""
@@ -1594,8 +1607,8 @@ class Step:
     """The names of the step's parts in the costs, joined by ` + `."""
 
 
-@dataclass(kw_only=True)
-class StepCosts:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class StepCosts(Record):
     """Costs of the steps between functions."""
     dispatch: Cost
     """The worker's call of a function."""
@@ -1642,8 +1655,8 @@ class StepCosts:
     """Converts an skb to a frame: extra cost of XDP at a virtual link."""
 
 
-@dataclass(kw_only=True)
-class Summary:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Summary(Record):
     """The figures of a distribution; all delays in microseconds."""
     bound_us: Optional[float] = None
     """The bound of `share_within_bound`."""
@@ -1679,8 +1692,8 @@ class Summary:
     """Share (0 to 1) of delays at or below the bound."""
 
 
-@dataclass(kw_only=True)
-class TaskStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TaskStatus(Record):
     """A worker or pipeline stage that takes turns."""
     alive: bool
     """Whether the task can run."""
@@ -1694,8 +1707,8 @@ class TaskStatus:
     """The process, as in its command line."""
 
 
-@dataclass(kw_only=True)
-class TextContents:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TextContents(Record):
     """The contents of a text. The agent has not checked the objects: `up` does."""
     files: list[NamedFile]
     """The files that the text names. The client reads them with the rights of its user, and sends
@@ -1705,8 +1718,8 @@ class TextContents:
     """The documents of the text as JSON."""
 
 
-@dataclass(kw_only=True)
-class TextRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TextRequest(Record):
     """Request to parse a text."""
     name: str
     """The file's name as the user gave it, for error messages."""
@@ -1714,8 +1727,8 @@ class TextRequest:
     """The YAML text."""
 
 
-@dataclass(kw_only=True)
-class TimelinePoint:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TimelinePoint(Record):
     """Round trips of consecutive packets."""
     at_s: float
     """Send time of its first packet, seconds from the start of the first repeat."""
@@ -1727,8 +1740,8 @@ class TimelinePoint:
     """Its median round trip, microseconds."""
 
 
-@dataclass(kw_only=True)
-class TopologyEnd:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TopologyEnd(Record):
     """An end of a link."""
     interface: str
     """The interface; empty if the topology does not run."""
@@ -1738,8 +1751,8 @@ class TopologyEnd:
     """The host or switch."""
 
 
-@dataclass(kw_only=True)
-class TopologyHost:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TopologyHost(Record):
     """A host of a topology."""
     addresses: list[str]
     """The addresses of `eth0`, each with its prefix length."""
@@ -1757,8 +1770,8 @@ class TopologyHost:
     """The host's network namespace, as in `ip netns`; empty if the topology does not run."""
 
 
-@dataclass(kw_only=True)
-class TopologyLink:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TopologyLink(Record):
     """A link of a topology."""
     directions: Optional[tuple[DirectionStatus, DirectionStatus]] = None
     """Counters of the direction from the first end to the second, and back, while the link has
@@ -1774,8 +1787,8 @@ class TopologyLink:
     """The link's name."""
 
 
-@dataclass(kw_only=True)
-class TopologyStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TopologyStatus(Record):
     """A topology: of a file, or running."""
     delay_line: Optional[DelayLineStatus] = None
     """The delay line; `None`: no link has had delay, rate or loss."""
@@ -1791,8 +1804,8 @@ class TopologyStatus:
     """The switches, in the order of the file."""
 
 
-@dataclass(kw_only=True)
-class TopologySwitch:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class TopologySwitch(Record):
     """A switch of a topology."""
     bridges: list[str]
     """The kernel bridges of the switch; none if the topology does not run."""
@@ -1800,8 +1813,8 @@ class TopologySwitch:
     """The switch's name."""
 
 
-@dataclass(kw_only=True)
-class Traffic:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Traffic(Record):
     """Counters of a chain's packets."""
     lost: list[tuple[str, int]]
     """Packets lost, by place."""
@@ -1813,8 +1826,8 @@ class Traffic:
     """Packets that the policer dropped."""
 
 
-@dataclass(kw_only=True)
-class UpRequest:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class UpRequest(Record):
     """Request to deploy a chain file."""
     files: dict[str, FileContents]
     """Contents of the files that the text names, by the path in the text."""
@@ -1828,8 +1841,8 @@ class UpRequest:
     """The YAML text."""
 
 
-@dataclass(kw_only=True)
-class WorkerStatus:
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class WorkerStatus(Record):
     """A worker process."""
     cpu_s: float
     """CPU time used, s."""

@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use myelin_linux::netns::Netns;
+use myelin_linux::process;
 
 use super::{HttpError, ServerState, run_waiting};
 use crate::api::{ApiError, ChainSource, ChainUp, DownReply, Lease};
@@ -19,11 +20,16 @@ use crate::engine::Engine;
 use crate::pool::lock;
 
 /// The names of the objects that a lease holds.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Held {
     chains: BTreeSet<String>,
     topologies: BTreeSet<String>,
+    has_ended: bool,
 }
+
+/// What a lease holds. A deployment locks it from its begin to its end, so the end of the lease
+/// waits for a deployment and removes its objects too.
+type SharedHeld = Arc<Mutex<Held>>;
 
 /// The open leases.
 #[derive(Clone, Default)]
@@ -32,7 +38,7 @@ pub(super) struct Leases(Arc<Mutex<OpenLeases>>);
 #[derive(Default)]
 struct OpenLeases {
     last: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, SharedHeld>,
 }
 
 impl Leases {
@@ -40,12 +46,12 @@ impl Leases {
         let mut leases = lock(&self.0);
         leases.last += 1;
         let number = leases.last;
-        leases.held.insert(number, Held::default());
+        leases.held.insert(number, SharedHeld::default());
         number
     }
 
     /// Closes a lease and returns what it holds. Returns `None` if the lease has ended.
-    fn close(&self, lease: u64) -> Option<Held> {
+    fn close(&self, lease: u64) -> Option<SharedHeld> {
         lock(&self.0).held.remove(&lease)
     }
 
@@ -61,8 +67,12 @@ impl Leases {
         source: &ChainSource,
         options: UpOptions<'_>,
     ) -> Result<Vec<ChainUp>, ApiError> {
-        let held = lock(&self.0).held.get(&lease).cloned();
-        let held = held.ok_or_else(|| ended(lease))?;
+        let shared = lock(&self.0).held.get(&lease).cloned();
+        let shared = shared.ok_or_else(|| ended(lease))?;
+        let mut held = lock(&shared);
+        if held.has_ended {
+            return Err(ended(lease));
+        }
         let objects = source.parse_objects()?;
         let own: BTreeSet<String> = held.chains.union(&held.topologies).cloned().collect();
         let options = UpOptions {
@@ -70,21 +80,12 @@ impl Leases {
             ..options
         };
         let ups = engine.up(source, options)?;
-        let new = Held {
-            chains: objects.chains.into_iter().map(|chain| chain.name).collect(),
-            topologies: objects
-                .topologies
-                .into_iter()
-                .map(|topology| topology.name)
-                .collect(),
-        };
-        if let Some(held) = lock(&self.0).held.get_mut(&lease) {
-            held.chains.extend(new.chains);
-            held.topologies.extend(new.topologies);
-            return Ok(ups);
-        }
-        remove(engine, &new);
-        Err(ended(lease))
+        let chains = objects.chains.into_iter();
+        held.chains.extend(chains.map(|chain| chain.name));
+        let topologies = objects.topologies.into_iter();
+        held.topologies
+            .extend(topologies.map(|topology| topology.name));
+        Ok(ups)
     }
 }
 
@@ -96,21 +97,23 @@ fn ended(lease: u64) -> ApiError {
 
 /// Ends the programs on the hosts, and removes objects that may be gone already. Chains use the
 /// hosts of topologies, so they go first. Returns the removed objects.
-fn remove(engine: &Engine, held: &Held) -> DownReply {
+fn remove(engine: &Engine, held: &SharedHeld) -> DownReply {
+    let mut held = lock(held);
+    held.has_ended = true;
     let mut topologies = engine.topologies();
     topologies.retain(|topology| held.topologies.contains(&topology.name));
     let hosts = topologies.iter().flat_map(|topology| &topology.hosts);
     let hosts: Vec<_> = hosts
         .filter_map(|host| Netns::open(&host.netns).ok())
         .collect();
-    if let Err(error) = Netns::kill_processes(&hosts) {
+    if let Err(error) = process::kill_in_namespaces(&hosts) {
         tracing::warn!(%error, "programs of a lease's hosts go on");
     }
     let mut reply = DownReply::default();
     for name in held.chains.iter().chain(&held.topologies) {
         match engine.down(name) {
             Ok(removed) => reply.removed.extend(removed.removed),
-            Err(error) => tracing::debug!(name, %error, "not removed with its lease"),
+            Err(error) => tracing::warn!(name, %error, "not removed with its lease"),
         }
     }
     tracing::info!(removed = ?reply.removed, "a lease has ended");
