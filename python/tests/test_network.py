@@ -88,6 +88,11 @@ class Networks(AgentTest):
         self.assertEqual(h2.links[0].ends, ("h2", "s1"))
         network.link("s1", "s2").down()
         wait_for("packets after the move", lambda: network.ping(h1, h2).received == 1)
+        moved = network.link("s1", "h2")
+        moved.down()
+        self.assertEqual(network.ping(h1, h2, timeout_s=0.5).received, 0)
+        moved.up()
+        wait_for("packets over the moved link", lambda: network.ping(h1, h2).received == 1)
         udp = network.iperf(h1, h2, seconds=1, udp=True, rate="1Mbit")
         self.assertEqual(udp.protocol, "udp")
 
@@ -119,18 +124,23 @@ class Networks(AgentTest):
         network = self.network("bad").start()
         h1 = network.host("h1")
         with self.assertRaises(CommandError) as raised:
-            h1.cmd("sleep 1000 & sleep 1000", timeout=0.5)
+            h1.cmd(f"{self.nap(0)} & {self.nap(0)}", timeout=0.5)
         self.assertIn("did not end", raised.exception.message)
         with self.assertRaises(CommandError) as raised:
-            h1.cmd("yes")
+            h1.cmd(["yes", self.tag])
         self.assertIn("MiB", raised.exception.message)
         # A program in the background holds the output and does not hold the call.
-        self.assertEqual(h1.cmd("sleep 1001 & echo started", timeout=60), "started\n")
-        self.assertEqual(h1.cmd("setsid sleep 1002 & echo started", timeout=60), "started\n")
-        self.assertEqual(len(self.find_programs("sleep 100[12]")), 2)
+        self.assertEqual(h1.cmd(f"{self.nap(1)} & echo started", timeout=60), "started\n")
+        self.assertEqual(h1.cmd(f"setsid {self.nap(2)} & echo started", timeout=60), "started\n")
+        self.assertEqual(self.find_programs(self.nap(0)), [])
+        self.assertEqual([len(self.find_programs(self.nap(number))) for number in (1, 2)], [1, 1])
         network.stop()
-        wait_for("the end of the programs", lambda: not self.find_programs("sleep 100[12]"))
-        self.assertEqual(self.find_programs("^yes$"), [])
+        wait_for("the end of the programs", lambda: not self.find_programs(self.nap(0)[:-1]))
+        self.assertEqual(self.find_programs(f"yes {self.tag}"), [])
+
+    def nap(self, number: int) -> str:
+        """A command that goes on for weeks, and that no other process has."""
+        return f"sleep 1{os.getpid():07}{number}"
 
     def find_programs(self, pattern: str) -> list[str]:
         """The programs with this command line."""
@@ -152,7 +162,8 @@ class Networks(AgentTest):
             f"import sys; sys.path.insert(0, {str(ROOT / 'python/src')!r}); import myelin\n"
             f"net = myelin.Network(run_dir={str(self.client.run_dir)!r})\n"
             "net.add_host('h1'); net.add_host('h2'); net.add_link('h1', 'h2'); net.start()\n"
-            "net.host('h1').popen('sleep 1003 & sleep 1003')\nprint(net.ping_all().received, net.name, flush=True)\n"
+            f"net.host('h1').popen('{self.nap(3)} & {self.nap(3)}')\n"
+            "print(net.ping_all().received, net.name, flush=True)\n"
             "sys.stdin.read()\n"
         )
         command = [sys.executable, "-c", script]
@@ -171,7 +182,7 @@ class Networks(AgentTest):
         self.assertEqual(self.client.topologies()[0].name, names[1])
         scripts[1].communicate()
         wait_for("the end of the other", lambda: self.client.topologies() == [])
-        wait_for("the end of the programs", lambda: not self.find_programs("sleep 1003"))
+        wait_for("the end of the programs", lambda: not self.find_programs(self.nap(3)))
         scripts[0].communicate()
 
     def test_a_script_that_is_killed_at_any_time_leaves_nothing(self) -> None:
@@ -183,7 +194,7 @@ class Networks(AgentTest):
             "net.add_link('h1', 's1', delay='1ms'); net.add_link('h2', 's1'); print('x', flush=True); net.start()\n"
             f"net.up(myelin.Chain({chain!r}, match={{}}, functions=[myelin.Function('f', 'forward', space='user')],\n"
             "    ports=(net.host('h1'), net.host('h2'))), force=True); net.ping_all()\n"
-            "net.host('h1').cmd('sleep 1004')\n"
+            f"net.host('h1').cmd('{self.nap(4)}')\n"
         )
         self.client.start_agent()
         for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
@@ -196,7 +207,7 @@ class Networks(AgentTest):
                 f"the end of all after {delay_s} s",
                 lambda: not (self.client.topologies() or self.client.ps() or self.namespaces()),
             )
-        wait_for("the end of the programs", lambda: not self.find_programs("sleep 1004"))
+        wait_for("the end of the programs", lambda: not self.find_programs(self.nap(4)))
 
     def test_an_agent_that_is_gone_is_told(self) -> None:
         network = self.network("gone").start()
