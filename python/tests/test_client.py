@@ -108,6 +108,20 @@ class Requests(AgentTest):
         with self.assertRaises(myelin.FileError):
             self.client.up(path, force=True)
 
+    def test_a_run_deploys_measures_and_removes(self) -> None:
+        path = self.write(GOOD)
+        (report,) = self.client.run(path, options=QUICK, force=True)
+        self.assertEqual(report.report.chain, self.name("c"))
+        (report,) = asyncio.run(aio.Client(self.client.run_dir).run(path, options=QUICK, force=True))
+        self.assertEqual(report.report.probes[0][1].counts.received, 50)
+        self.assertEqual(self.client.ps(), [])
+        with self.client.follow_run(path, options=LONG, force=True) as events:
+            while not isinstance(next(events), types.EventUp):
+                pass
+        wait_for("the removal of the chain", lambda: not (self.client.ps() or self.namespaces()))
+        with self.assertRaises(myelin.ArgumentError):
+            self.client.run(path, floods={"c": 0})
+
     def test_a_stream_that_is_left_ends_the_work(self) -> None:
         name = self.name("c")
         self.client.up(self.write(GOOD), force=True)

@@ -84,6 +84,23 @@ def end_lease(number: int) -> Call[types.DownReply]:
 
 def probe(chain: str, options: types.ProbeOptions) -> Call[types.Event]:
     object_path("", chain)
+    _check_probe(options)
+    return Call("POST", f"{_PREFIX}/probe", types.Event, types.ProbeRequest(chain=chain, options=options))
+
+
+def run(
+    source: types.ChainSource, options: types.ProbeOptions, force: bool, floods: dict[str, float]
+) -> Call[types.Event]:
+    _check_probe(options)
+    for chain, times in floods.items():
+        if isinstance(times, bool) or not isinstance(times, (int, float)) or not 0 < times < float("inf"):
+            raise bad_argument(f"floods: {chain}", times, "a number above 0", "write a multiple of the chain's rate")
+    flooded = [types.FloodRequest(chain=chain, times=float(times)) for chain, times in floods.items()]
+    body = types.RunRequest(source=source, options=options, force=force, floods=flooded)
+    return Call("POST", f"{_PREFIX}/run", types.Event, body)
+
+
+def _check_probe(options: types.ProbeOptions) -> None:
     for mode in options.modes:
         if mode not in ("inline", "spin", "blocking"):
             raise bad_argument("modes", mode, "a probe mode", "write `inline`, `spin` or `blocking`")
@@ -95,7 +112,6 @@ def probe(chain: str, options: types.ProbeOptions) -> Call[types.Event]:
     ):
         if not isinstance(value, int) or value < least:
             raise bad_argument(what, value, f"a whole number from {least} on", "write a larger number")
-    return Call("POST", f"{_PREFIX}/probe", types.Event, types.ProbeRequest(chain=chain, options=options))
 
 
 _UNITS = {

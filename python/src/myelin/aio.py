@@ -169,10 +169,7 @@ class Client:
     ) -> list[types.ChainUp]:
         """Makes the topologies and chains of a file or object, or none; changes running chains under traffic."""
         await self.start_agent()
-        described = describe(source)
-        named = (await self._call(_requests.texts(described.name, described.text))).files
-        files = await asyncio.to_thread(_source.read_named, described.directory, named)
-        read = types.ChainSource(name=described.name, text=described.text, files=files)
+        read = await self._read(source)
         return await self._call(_requests.up(read, force, None if lease is None else lease.number))
 
     async def down(self, name: str) -> types.DownReply:
@@ -238,11 +235,26 @@ class Client:
         """Measures a running chain: an iterator over its progress, with the report at the end."""
         return await self._stream(_requests.probe(chain, options or DEFAULT_PROBE))
 
+    async def run(
+        self, source: Described, *, options: Optional[types.ProbeOptions] = None, force: bool = False
+    ) -> list[types.ReportReply]:
+        """Deploys the chains of a file or object, measures each from its end hosts, and removes them."""
+        await self.start_agent()
+        call = _requests.run(await self._read(source), options or DEFAULT_PROBE, force, {})
+        async with await self._stream(call) as events:
+            return [event.report async for event in events if isinstance(event, types.EventReport)]
+
     async def conform(self, traffic: Conformance) -> ConformReport:
         """Checks the traffic of an interface against a rate and a burst. Needs root."""
         traffic.check_end()
         report = await asyncio.to_thread(self.program.conform, traffic.arguments())
         return ConformReport.parse(report.decode())
+
+    async def _read(self, source: Described) -> types.ChainSource:
+        described = describe(source)
+        named = (await self._call(_requests.texts(described.name, described.text))).files
+        files = await asyncio.to_thread(_source.read_named, described.directory, named)
+        return types.ChainSource(name=described.name, text=described.text, files=files)
 
     async def _call(self, call: Call[T]) -> T:
         answer = await _Answer.request(self.run_dir, call.to_bytes())

@@ -191,6 +191,32 @@ class Client:
         """Measures a running chain: an iterator over its progress, with the report at the end."""
         return self._stream(_requests.probe(chain, options or DEFAULT_PROBE))
 
+    def run(
+        self,
+        source: Described,
+        *,
+        options: Optional[types.ProbeOptions] = None,
+        force: bool = False,
+        floods: Optional[dict[str, float]] = None,
+    ) -> list[types.ReportReply]:
+        """Deploys the chains of a file or object, measures each from its end hosts, and removes them. `floods`: chains
+        that get a multiple of their rate while the others are measured.
+        """
+        with self.follow_run(source, options=options, force=force, floods=floods) as events:
+            return [event.report for event in events if isinstance(event, types.EventReport)]
+
+    def follow_run(
+        self,
+        source: Described,
+        *,
+        options: Optional[types.ProbeOptions] = None,
+        force: bool = False,
+        floods: Optional[dict[str, float]] = None,
+    ) -> Stream[types.Event]:
+        """As `run`: an iterator over its progress, the chains that are up, and the reports. Leaving it removes them."""
+        self.start_agent()
+        return self._stream(_requests.run(self._read(source), options or DEFAULT_PROBE, force, floods or {}))
+
     def conform(self, traffic: Conformance) -> ConformReport:
         """Checks the traffic of an interface against a rate and a burst, without the agent. Needs root."""
         traffic.check_end()
