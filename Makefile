@@ -70,8 +70,9 @@ docs: ## install mdBook when it is missing, check the documents, build them as a
 $(MYELIN):
 	@$(MAKE) --no-print-directory build
 
-install: $(MYELIN) ## copy myelin, its manual pages and completions to PREFIX (default /usr/local); run `make build` first
+install: $(MYELIN) ## copy myelin, its manual pages, completions and Python package to PREFIX (default /usr/local); run `make build` first
 	install -D -m 755 $(MYELIN) $(DESTDIR)$(PREFIX)/bin/myelin
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/myelin/python/myelin python/src/myelin/*.py python/src/myelin/chain.json python/src/myelin/py.typed
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(MYELIN) man $(DESTDIR)$(PREFIX)/share/man/man1
