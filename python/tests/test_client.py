@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -231,6 +232,30 @@ class Requests(AgentTest):
                 await asyncio.sleep(0.02)
 
         asyncio.run(main())
+
+
+class KilledAgent(AgentTest):
+    def test_an_agent_that_is_killed_ends_streams_with_an_error(self) -> None:
+        name = self.name("c")
+        self.client.up(self.write(GOOD), force=True)
+        stream = self.client.follow_probe(name, options=LONG)
+        lease = self.client.lease()
+        next(stream)
+
+        async def follow() -> None:
+            events = await aio.Client(self.client.run_dir).lease()
+            os.kill(self.client.info().pid, signal.SIGKILL)
+            with self.assertRaises(ConnectionLostError):
+                await events._stream.__anext__()
+
+        asyncio.run(follow())
+        with self.assertRaises(ConnectionLostError) as raised:
+            list(stream)
+        self.assertIn("myelin ps", raised.exception.remedy)
+        wait_for("the end of the agent", lambda: not self.client.is_running())
+        self.assertEqual(lease.end().removed, [])
+        subprocess.run(self.client.program.command("down", "--all"), check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual(self.namespaces(), [])
 
 
 class OtherAgents(AgentTest):
