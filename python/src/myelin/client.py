@@ -15,7 +15,8 @@ from ._stream import Answer, Stream
 from ._wire import Call
 from .conform import ConformReport, ConformStream, Conformance
 from .documents import Described, describe
-from .errors import ConnectionLostError, FailedError, NoAgentError, bad_argument
+from .errors import ArgumentError, ConnectionLostError, FailedError, NoAgentError, bad_argument
+from .machine import EndHost
 from .program import Program
 
 T = TypeVar("T")
@@ -167,6 +168,32 @@ class Client:
                     seen[event.serial] = has_ended
                     yield event
             time.sleep(_EVENTS_INTERVAL_S)
+
+    def host(self, name: str) -> EndHost:
+        """Returns a running host by its name: `client`, `server`, a topology's host, or one of them after `OBJECT/`.
+        Programs on it go on until they end.
+        """
+        found = {host.place()[0]: host for host in self._hosts() if name in (host.path, host.path.partition("/")[2])}
+        if len(found) != 1:
+            names = ", ".join(host.path for host in (found.values() or self._hosts()))
+            fault = "exists in several chains and topologies" if found else "does not exist"
+            raise ArgumentError(
+                f"host {name!r} {fault}: write one of {names or 'none: nothing runs'}",
+                object=str(name),
+                remedy=f"write one of {names}",
+            )
+        return next(iter(found.values()))
+
+    def _hosts(self) -> list[EndHost]:
+        hosts = []
+        for chain in self.chains():
+            for end in chain.hosts:
+                hosts.append(EndHost(self.program, f"{chain.chain}/{end.role}", end.netns, None, end.address))
+        for topology in self.topologies():
+            for host in topology.hosts:
+                address = host.addresses[0].partition("/")[0] if host.addresses else ""
+                hosts.append(EndHost(self.program, f"{topology.name}/{host.name}", host.netns, host.cgroup, address))
+        return hosts
 
     # --- Links ---------------------------------------------------------------------------------------------------------
 
