@@ -6,18 +6,20 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Optional, TypeVar
+from typing import TYPE_CHECKING, Optional, TypeVar
 
 from . import _agent, _requests, _source, types
 from ._agent import StrPath
 from ._json import decode
 from ._stream import Answer, Stream
 from ._wire import Call
-from .conform import ConformReport, ConformStream, Conformance
 from .documents import Described, describe
 from .errors import ArgumentError, ConnectionLostError, FailedError, NoAgentError, bad_argument
-from .machine import EndHost
 from .program import Program
+
+if TYPE_CHECKING:
+    from .conform import ConformReport, ConformStream, Conformance
+    from .machine import EndHost
 
 T = TypeVar("T")
 
@@ -185,6 +187,8 @@ class Client:
         return next(iter(found.values()))
 
     def _hosts(self) -> list[EndHost]:
+        from .machine import EndHost
+
         hosts = []
         for chain in self.chains():
             for end in chain.hosts:
@@ -246,11 +250,15 @@ class Client:
 
     def conform(self, traffic: Conformance) -> ConformReport:
         """Checks the traffic of an interface against a rate and a burst, without the agent. Needs root."""
+        from .conform import ConformReport
+
         traffic.check_end()
         return ConformReport.parse(self.program.conform(traffic.arguments()).decode())
 
     def follow_conform(self, traffic: Conformance) -> ConformStream:
         """Checks traffic: an iterator over a report each second, which ends with the measurement or when it is left."""
+        from .conform import ConformStream
+
         return ConformStream(self.program.start([*traffic.arguments(), "--follow"]))
 
     # --- The socket ----------------------------------------------------------------------------------------------------
