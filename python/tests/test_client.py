@@ -230,7 +230,13 @@ class Requests(AgentTest):
             path = self.write(GOOD)
             self.assertEqual(len(await client.plan(path)), 1)
             async with await client.lease() as lease:
+                with self.assertRaises(myelin.FailedError):
+                    await client.change(path)
                 await client.up(path, force=True, lease=lease)
+                (changed,) = await client.change(path, force=True, lease=lease)
+                self.assertEqual(changed.change, "unchanged")
+                self.assertEqual((await client.flows(name))[0].function, "watch")
+                self.assertEqual(await client.cores(), [])
                 reports = await asyncio.gather(client.probe(name, options=QUICK), client.ps(), client.info())
                 self.assertEqual(reports[0].report.chain, name)
                 async with await client.follow_probe(name, options=LONG) as events:

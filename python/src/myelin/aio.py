@@ -12,7 +12,7 @@ from . import _agent, _requests, _source, types
 from ._agent import StrPath
 from ._json import decode
 from ._wire import Call, Head, decode_line, fail, lost
-from .client import DEFAULT_PROBE
+from .client import DEFAULT_PROBE, require_running
 from .conform import ConformReport, Conformance
 from .documents import Described, describe
 from .errors import ConnectionLostError, FailedError, NoAgentError
@@ -171,6 +171,27 @@ class Client:
         await self.start_agent()
         read = await self._read(source)
         return await self._call(_requests.up(read, force, None if lease is None else lease.number))
+
+    async def change(
+        self, source: Described, *, force: bool = False, lease: Optional[Lease] = None
+    ) -> list[types.ChainUp]:
+        """Changes running chains under traffic. Unlike `up`, it refuses chains that do not run."""
+        require_running(await self.read(source), await self.ps())
+        return await self.up(source, force=force, lease=lease)
+
+    async def read(self, source: Described) -> types.TextContents:
+        """Parses a file without checking its keys: its objects, and the files that it names."""
+        await self.start_agent()
+        described = describe(source)
+        return await self._call(_requests.texts(described.name, described.text))
+
+    async def flows(self, chain: Optional[str] = None) -> list[types.FunctionFlows]:
+        """Lists the flow tables of one chain's functions, or of all."""
+        return await self._call(_requests.flows(chain))
+
+    async def cores(self) -> list[types.CoreStatus]:
+        """Lists the cores whose workers take turns."""
+        return await self._call(_requests.cores())
 
     async def down(self, name: str) -> types.DownReply:
         """Removes a chain or a topology."""

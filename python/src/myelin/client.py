@@ -97,11 +97,7 @@ class Client:
 
     def change(self, source: Described, *, force: bool = False, lease: Optional[Lease] = None) -> list[types.ChainUp]:
         """Changes running chains under traffic. Unlike `up`, it refuses chains that do not run."""
-        running = {status.chain for status in self.chains()}
-        for document in self.read(source).objects:
-            name = document.get("metadata", {}).get("name") if isinstance(document, dict) else None
-            if document.get("kind") == "ServiceChain" and str(name) not in running:
-                raise FailedError(f"chain `{name}` does not run, so there is nothing to change: use `up`", object=str(name))
+        require_running(self.read(source), self.chains())
         return self.up(source, force=force, lease=lease)
 
     def down(self, name: str) -> types.DownReply:
@@ -279,6 +275,17 @@ class Client:
 
     def _stream(self, call: Call[T]) -> Stream[T]:
         return Stream(call, Answer(self.run_dir, call.to_bytes()))
+
+
+def require_running(read: types.TextContents, running: list[types.ChainStatus]) -> None:
+    """Raises FailedError if a chain of a text does not run."""
+    names = {status.chain for status in running}
+    for document in read.objects:
+        if isinstance(document, dict) and document.get("kind") == "ServiceChain":
+            metadata = document.get("metadata")
+            name = str(metadata.get("name")) if isinstance(metadata, dict) else ""
+            if name not in names:
+                raise FailedError(f"chain `{name}` does not run, so there is nothing to change: use `up`", object=name)
 
 
 DEFAULT_PROBE = types.ProbeOptions(
