@@ -35,7 +35,7 @@ class Networks(AgentTest):
         network = self.network().start()
         h1 = network.host("h1")
         self.assertEqual((h1.address, len(network.status.links)), ("10.0.0.1", 3))
-        pings = network.ping_all()
+        pings = network.ping_all(timeout_s=60)
         self.assertEqual((pings.sent, pings.received, pings.loss_percent), (2, 2, 0.0))
         self.assertEqual(str(pings).splitlines()[0], "h1 -> h2")
         self.assertIn("10.0.0.1/8", h1.cmd("ip -4 address show eth0"))
@@ -67,12 +67,12 @@ class Networks(AgentTest):
         network.add_link(h2, s2)
         network.add_link(s1, s2)
         network.start()
-        rtt = network.ping(h1, h2, count=2).rtt_min_ms
+        rtt = network.ping(h1, h2, count=2, timeout_s=60).rtt_min_ms
         assert rtt is not None
         self.assertGreaterEqual(rtt, 40.0)
         changed = slow.set(delay="60ms", loss="0%")
         self.assertEqual(changed.impairments.delay_ns, 60_000_000)
-        rtt = network.ping(h1, h2, count=2, timeout_s=5).rtt_min_ms
+        rtt = network.ping(h1, h2, count=2, timeout_s=60).rtt_min_ms
         assert rtt is not None
         self.assertGreaterEqual(rtt, 120.0)
         slow.set(loss="100%")
@@ -163,7 +163,7 @@ class Networks(AgentTest):
             f"net = myelin.Network(run_dir={str(self.client.run_dir)!r})\n"
             "net.add_host('h1'); net.add_host('h2'); net.add_link('h1', 'h2'); net.start()\n"
             f"net.host('h1').popen('{self.nap(3)} & {self.nap(3)}')\n"
-            "print(net.ping_all().received, net.name, flush=True)\n"
+            "print(net.ping_all(timeout_s=60).received, net.name, flush=True)\n"
             "sys.stdin.read()\n"
         )
         command = [sys.executable, "-c", script]
@@ -224,7 +224,7 @@ class Networks(AgentTest):
                           .replace("name: h1-to-h4", "name: @h14").replace("lab/h", "@lab/h"), "lab.yaml")
         self.client.up(path)
         lab = myelin.Network.attach(self.name("lab"), self.client)
-        self.assertEqual(lab.ping("h1", "h3").received, 1)
+        self.assertEqual(lab.ping("h1", "h3", timeout_s=60).received, 1)
         lab.stop()
         self.assertEqual(len(self.client.topologies()), 1)
         loaded = myelin.Network.load(path, self.client)
@@ -299,6 +299,7 @@ class Objects(AgentTest):
             lambda: network.iperf("h1", "h2", seconds=0),
             lambda: network.iperf("h1", "h2", rate="1"),
             lambda: network.ping("h1", "h2", count=0),
+            lambda: network.ping("h1", "h2", timeout_s=-1),
             lambda: h2.cmd(""),
             lambda: h2.cmd([]),
             lambda: myelin.Sla(rate="20"),
@@ -382,7 +383,7 @@ class Frames(AgentTest):
         network = myelin.Network(client=self.client)
         network.add_link(network.add_host("h1"), network.add_host("h2"))
         with network.start():
-            pings = network.ping_all().frame()
+            pings = network.ping_all(timeout_s=60).frame()
         self.assertEqual(list(pings["received"]), [1, 1])
         self.assertTrue((pings["rtt_mean_ms"] > 0).all())
         with self.assertRaises(ArgumentError):

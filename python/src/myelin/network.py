@@ -232,11 +232,11 @@ class Network:
 
     # --- Measuring -----------------------------------------------------------------------------------------------------
 
-    def ping(self, source: AnyHost, destination: AnyHost, *, count: int = 1, timeout_s: float = 1.0) -> Ping:
+    def ping(self, source: AnyHost, destination: AnyHost, *, count: int = 1, timeout_s: float = 5.0) -> Ping:
         """Pings a host from another."""
         return self._ping([(self.host(source), self.host(destination))], count, timeout_s)[0]
 
-    def ping_all(self, *, count: int = 1, timeout_s: float = 1.0) -> Pings:
+    def ping_all(self, *, count: int = 1, timeout_s: float = 5.0) -> Pings:
         """Pings each host from each other."""
         pairs = [(source, other) for source in self.hosts for other in self.hosts if source is not other]
         results = []
@@ -248,6 +248,8 @@ class Network:
     def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
         if not isinstance(count, int) or count < 1:
             raise bad_argument("count", count, "a number of packets", "write a whole number from 1 on")
+        if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 3600:
+            raise bad_argument("timeout_s", timeout_s, "a time from 0 to 3600 s", "write a number of seconds")
         started: list[tuple[Host, Host, subprocess.Popen[bytes]]] = []
         try:
             for source, other in pairs:
