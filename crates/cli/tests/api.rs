@@ -171,13 +171,14 @@ fn the_end_of_a_lease_removes_its_objects_and_ends_their_programs() {
     assert!(refused.contains("this lease does not hold it"), "{refused}");
     drop(other);
     let host = format!("{topology}/h1");
-    let mut command = myelin.command(&["exec", &host, "--", "sh", "-c", "echo x; sleep 1000"]);
+    let mut command = myelin.command(&["exec", &host, "--", "sh", "-c", "echo x; sleep 300"]);
     let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
     let output = program.stdout.as_mut().unwrap();
     output.read_exact(&mut [0]).unwrap();
     drop(connection);
-    let ended = program.wait().unwrap();
-    assert!(!ended.success());
+    common::wait_for("the end of the program", || {
+        program.try_wait().unwrap().is_some()
+    });
     common::wait_for("the removal of the topology", || {
         !myelin.run_ok(&["ps"]).contains(&topology)
     });
