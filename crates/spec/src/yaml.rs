@@ -74,13 +74,12 @@ impl Node {
 }
 
 fn scalar_to_json(text: &str) -> serde_json::Value {
-    let is_decimal = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     let (integer, fraction) = (text.parse::<i64>(), text.parse::<f64>());
     match (text, integer, fraction) {
         ("true", ..) => true.into(),
         ("false", ..) => false.into(),
         (_, Ok(number), _) if number.to_string() == text => number.into(),
-        (_, _, Ok(number)) if is_decimal && number.to_string() == text => number.into(),
+        (_, _, Ok(number)) if number.is_finite() && number.to_string() == text => number.into(),
         _ => text.into(),
     }
 }
