@@ -13,7 +13,7 @@ SCRIPTS = scripts/fuzz scripts/install-deps scripts/leftovers scripts/test scrip
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-thorough test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs docs build install claims fuzz clean
+.PHONY: help demo test test-thorough test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs lint-python docs build install claims fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ test-old-kernel: ## tests of the kernel crate, examples, CPU hotplug, fq, HTB, V
 
 lint: ## check formatting, lints, documents and structure
 	@scripts/install-deps test
-	@$(MAKE) --no-print-directory --keep-going lint-structure lint-docs lint-shell lint-c lint-rust
+	@$(MAKE) --no-print-directory --keep-going lint-structure lint-docs lint-python lint-shell lint-c lint-rust
 
 lint-rust:
 	cargo fmt --all --check
@@ -52,6 +52,10 @@ lint-c:
 
 lint-shell:
 	shellcheck $(SCRIPTS)
+
+lint-python:
+	python/generate-types --check
+	cd python && ../target/python/bin/mypy
 
 lint-structure:
 	scripts/lint-structure
@@ -66,8 +70,9 @@ docs: ## install mdBook when it is missing, check the documents, build them as a
 $(MYELIN):
 	@$(MAKE) --no-print-directory build
 
-install: $(MYELIN) ## copy myelin, its manual pages and completions to PREFIX (default /usr/local); run `make build` first
+install: $(MYELIN) ## copy myelin, its manual pages, completions and Python package to PREFIX (default /usr/local); run `make build` first
 	install -D -m 755 $(MYELIN) $(DESTDIR)$(PREFIX)/bin/myelin
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/myelin/python/myelin python/src/myelin/*.py python/src/myelin/chain.json python/src/myelin/py.typed
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(MYELIN) man $(DESTDIR)$(PREFIX)/share/man/man1

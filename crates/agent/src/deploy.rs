@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use myelin_planner::Costs;
-use myelin_spec::{Objects, ServiceChain};
+use myelin_spec::{Objects, ServiceChain, Topology};
 
 use crate::api::{
     ApiError, ChainSource, ChainUp, Change, FloodRequest, calibration_file, check_floods,
@@ -51,6 +51,8 @@ pub struct UpOptions<'a> {
     pub force: bool,
     /// Refuses chains that run already.
     pub only_new: bool,
+    /// Refuses chains and topologies that run already and are not among these names.
+    pub own: Option<&'a BTreeSet<String>>,
     /// Chains of the file that will be flooded.
     pub floods: &'a [FloodRequest],
     /// Becomes true when the client disconnects.
@@ -79,6 +81,9 @@ pub(crate) fn up(
     if options.only_new {
         refuse_running_chains(node, &chains)?;
         topology::refuse_all(&topologies)?;
+    }
+    if let Some(own) = options.own {
+        refuse_foreign_objects(node, &chains, &topologies, own)?;
     }
     let made = topology::make(node, &topologies)?;
     let source = Arc::new(source.clone());
@@ -291,6 +296,33 @@ fn refuse_running_chains(node: &Node, chains: &[ServiceChain]) -> Result<(), Api
         Err(ApiError::failed(format!(
             "{}: chain `{name}` runs already: `myelin probe {name}` measures the running chain, `myelin down {name}` removes it",
             chain.places.name
+        )))
+    })
+}
+
+/// Refuses objects that run and that another program made.
+fn refuse_foreign_objects(
+    node: &Node,
+    chains: &[ServiceChain],
+    topologies: &[Topology],
+    own: &BTreeSet<String>,
+) -> Result<(), ApiError> {
+    let runs = |name: &String| {
+        let chains = &node.chains;
+        chains.get(name).is_some()
+            || chains.get_waiting(name).is_some()
+            || node.topologies.get(name).is_some()
+    };
+    let chains = chains.iter().map(|chain| (&chain.name, &chain.places.name));
+    let topologies = topologies
+        .iter()
+        .map(|topology| (&topology.name, &topology.place));
+    let mut foreign = chains
+        .chain(topologies)
+        .filter(|(name, _)| !own.contains(*name) && runs(name));
+    foreign.next().map_or(Ok(()), |(name, place)| {
+        Err(ApiError::failed(format!(
+            "{place}: `{name}` runs already, and this lease does not hold it: choose another name, or run `myelin down {name}`"
         )))
     })
 }

@@ -261,6 +261,7 @@ impl Engine {
         let options = UpOptions {
             force: request.force,
             only_new: true,
+            own: None,
             floods: &request.floods,
             cancelled: Some(monitor.cancelled),
         };

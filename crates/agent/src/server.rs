@@ -4,6 +4,9 @@
 //! its own thread. Requests that may wait (changes, measurements, queries to workers) have a
 //! limited number of threads, so requests that only read always find a free one.
 
+mod lease;
+mod stream;
+
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,21 +14,20 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
-use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::Monitor;
+use self::lease::Leases;
+use self::stream::stream_events;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
-    ErrorKind, Event, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent,
-    SlaSecond, TopologyLink, TopologyStatus, UpRequest,
+    ErrorKind, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
@@ -38,12 +40,8 @@ const MAX_REQUEST: usize = 64 << 20;
 const MAX_WAITING_REQUESTS: usize = 48;
 /// Additional threads for requests that only read.
 const READER_THREADS: usize = 16;
-/// The agent cancels the work of a client that reads no event for this long.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time for the last answers after the server begins to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two attempts to send into a full stream.
-const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Options of the server.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,6 +56,9 @@ struct ServerState {
     stop: Notify,
     /// Each request that may wait holds a permit.
     permits: Arc<Semaphore>,
+    leases: Leases,
+    /// Becomes true when the server begins to stop.
+    is_ending: watch::Sender<bool>,
 }
 
 impl ServerState {
@@ -105,9 +106,11 @@ async fn check_version(request: Request, next: Next) -> Response {
     response
 }
 
-async fn not_found(uri: Uri) -> HttpError {
+async fn not_found(method: Method, uri: Uri) -> HttpError {
     HttpError(ApiError::usage(format!(
-        "the agent has no endpoint `{uri}`: `myelin schema api` lists the endpoints"
+        "the agent is version {} and lacks the request `{method} {uri}`: `myelin schema api` lists the requests; \
+         for a request of a newer version use a newer agent",
+        api::VERSION
     )))
 }
 
@@ -145,6 +148,8 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         engine: Arc::clone(&engine),
         stop: Notify::new(),
         permits: Arc::new(Semaphore::new(MAX_WAITING_REQUESTS)),
+        leases: Leases::default(),
+        is_ending: watch::Sender::new(false),
     });
     let versioned = Router::new()
         .route("/agent", get(info))
@@ -158,12 +163,16 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/flows", get(flows))
         .route("/flows/{name}", get(flows))
         .route("/seconds/{name}", get(seconds))
+        .route("/texts", post(texts))
+        .route("/leases", post(lease::grant))
+        .route("/leases/{lease}", delete(lease::end))
         .route("/probe", post(probe))
         .route("/run", post(run_chain))
         .route("/calibrate", post(calibrate));
     let router = Router::new()
         .nest(api::PREFIX, versioned)
         .fallback(not_found)
+        .method_not_allowed_fallback(not_found)
         .layer(middleware::from_fn(check_version))
         // This path is the same in every version, so it skips the version check.
         .route(api::STOP, delete(stop))
@@ -181,6 +190,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
             }
             // The server ends after all requests are answered.
             state.engine.cancel_changes();
+            state.is_ending.send_replace(true);
             announce_end.notify_one();
         })
         .into_future();
@@ -366,19 +376,43 @@ fn query_number(
     })
 }
 
+async fn texts(
+    State(state): State<Arc<ServerState>>,
+    Json(request): Json<TextRequest>,
+) -> Result<Json<TextContents>, HttpError> {
+    run_blocking(state, move |_| {
+        let source = myelin_spec::Source::new(request.name);
+        let objects = myelin_spec::parse_documents(&request.text, &source)?;
+        let files = myelin_spec::referenced_files(&request.text).into_iter();
+        let files = files.map(|file| api::NamedFile {
+            path: file.path,
+            is_secret: file.is_secret,
+        });
+        Ok(TextContents {
+            objects,
+            files: files.collect(),
+        })
+    })
+    .await
+}
+
 async fn up(
     State(state): State<Arc<ServerState>>,
     Json(request): Json<UpRequest>,
 ) -> Result<Json<Vec<ChainUp>>, HttpError> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let _client = CancelOnDrop(Arc::clone(&cancelled));
+    let leases = state.leases.clone();
     run_waiting(state, move |engine| {
         let options = UpOptions {
             force: request.force,
             cancelled: Some(&cancelled),
             ..UpOptions::default()
         };
-        engine.up(&request.source, options)
+        match request.lease {
+            None => engine.up(&request.source, options),
+            Some(lease) => leases.up(lease, engine, &request.source, options),
+        }
     })
     .await
 }
@@ -419,68 +453,6 @@ async fn calibrate(
     stream_events(state, move |engine, monitor| {
         engine.calibrate(&request, monitor)
     })
-}
-
-/// Streams the events of long work, one JSON object a line. A client that disconnects or stops
-/// reading cancels the work.
-fn stream_events(
-    state: Arc<ServerState>,
-    work: impl FnOnce(&Engine, &Monitor<'_>) -> Result<(), ApiError> + Send + 'static,
-) -> Response {
-    let permit = match state.acquire_permit() {
-        Ok(permit) => permit,
-        Err(error) => return HttpError(error).into_response(),
-    };
-    let (sender, receiver) = mpsc::channel::<Event>(64);
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let client = CancelOnDrop(Arc::clone(&cancelled));
-    tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        let emit = |event: Event| {
-            if !send_event(&sender, event) {
-                cancelled.store(true, Ordering::Relaxed);
-            }
-        };
-        let monitor = Monitor {
-            emit: &emit,
-            cancelled: &cancelled,
-        };
-        if let Err(error) = work(&state.engine, &monitor) {
-            emit(Event::Error(error));
-        }
-    });
-    let lines =
-        futures_util::stream::unfold((receiver, client), |(mut receiver, client)| async move {
-            let event = receiver.recv().await?;
-            let line = serde_json::to_string(&event).map(|mut line| {
-                line.push('\n');
-                line
-            });
-            Some((line, (receiver, client)))
-        });
-    (
-        [("content-type", "application/x-ndjson")],
-        Body::from_stream(lines),
-    )
-        .into_response()
-}
-
-/// Sends an event. Returns false if the client has disconnected or stopped reading. A progress
-/// event that does not fit is dropped.
-fn send_event(sender: &mpsc::Sender<Event>, event: Event) -> bool {
-    let start = Instant::now();
-    let mut unsent = event;
-    loop {
-        unsent = match sender.try_send(unsent) {
-            Ok(()) | Err(TrySendError::Full(Event::Progress { .. })) => return true,
-            Err(TrySendError::Closed(_)) => return false,
-            Err(TrySendError::Full(event)) => event,
-        };
-        if start.elapsed() > UNREAD_TIMEOUT {
-            return false;
-        }
-        std::thread::sleep(RETRY_INTERVAL);
-    }
 }
 
 #[cfg(test)]

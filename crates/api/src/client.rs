@@ -153,7 +153,7 @@ impl Client {
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         let agent = self.runtime.block_on(async {
             let response = self.send(Method::GET, "/", None::<&()>).await?;
-            Ok(version_of(&response).map(str::to_owned))
+            Ok::<_, ApiError>(version_of(&response).map(str::to_owned))
         })?;
         let reply = if check_agent(agent.as_deref()).is_ok() {
             self.call(Method::DELETE, "/chains", None::<&()>)?

@@ -20,6 +20,9 @@
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] (2) |
 //! | `GET /v2/topologies` | - | [`TopologyStatus`] list: the running topologies |
 //! | `POST /v2/links` | [`LinkRequest`] | [`TopologyLink`]: changes a link of a topology |
+//! | `POST /v2/texts` | [`TextRequest`] | [`TextContents`]: objects and named files of a text |
+//! | `POST /v2/leases` | - | stream of one [`Lease`]; open as long as the lease lasts (3) |
+//! | `DELETE /v2/leases/LEASE` | - | [`DownReply`]: ends the lease, and removes its objects |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
 //! | `POST /v2/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
@@ -30,7 +33,10 @@
 //! (2) `POST /v2/chains` also makes the topologies of the file, and `DELETE` also removes
 //! topologies. The names of topologies and chains differ.
 //!
-//! Requests and answers carry the header `myelin-version`; the agent refuses requests of another
+//! (3) The agent removes the objects that `up` made with a lease when the lease's connection ends,
+//! so a killed program leaves nothing.
+//!
+//! Requests and answers carry the header `myelin-version`; the agent refuses requests of a distant
 //! version ([`check_client`]). An error is an [`ApiError`] with HTTP status 400 (usage), 409
 //! (refused) or 500 (failed).
 
@@ -39,6 +45,7 @@ mod cores;
 mod flood;
 mod impairment;
 mod paths;
+mod session;
 mod status;
 mod topology;
 mod version;
@@ -62,6 +69,7 @@ pub use myelin_policy::sla::{
 };
 pub use myelin_spec::{Mapping, PortDriver, units};
 pub use paths::{RunDir, calibration_file, short_hash};
+pub use session::{Lease, NamedFile, TextContents, TextRequest};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
@@ -106,7 +114,7 @@ impl ChainSource {
     /// As [`Self::parse`].
     pub fn parse_objects(&self) -> Result<Objects, ApiError> {
         let source = myelin_spec::Source::new(&self.name);
-        myelin_spec::parse_objects(&self.text, &source, &self.files).map_err(ApiError::usage)
+        myelin_spec::parse_objects(&self.text, &source, &self.files).map_err(ApiError::from)
     }
 }
 
@@ -131,6 +139,9 @@ pub struct UpRequest {
     /// Deploy chains that admission refuses, as best effort without a guarantee.
     #[serde(default)]
     pub force: bool,
+    /// The lease that holds the new objects. `None`: they stay until `down`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
 }
 
 /// The agent that answers.
@@ -341,6 +352,52 @@ pub struct ApiError {
     pub kind: ErrorKind,
     /// Text of the error.
     pub message: String,
+    /// The faults of the file that caused the error, each with its place; also in the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<FileFault>,
+}
+
+/// A fault of a chain file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FileFault {
+    /// The file's name as the user gave it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1, in characters.
+    pub column: usize,
+    /// The object with the fault; empty if the text is not YAML.
+    pub object: String,
+    /// The path of the key, for example `spec.sla.latency`; may be empty.
+    pub key: String,
+    /// The value found.
+    pub message: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+impl FileFault {
+    fn of(fault: &myelin_spec::SpecError) -> Self {
+        Self {
+            file: fault.place.file.clone(),
+            line: fault.place.line,
+            column: fault.place.column,
+            object: fault.object.clone(),
+            key: fault.key.clone(),
+            message: fault.message.clone(),
+            remedy: fault.help.clone(),
+        }
+    }
+}
+
+impl From<myelin_spec::SpecErrors> for ApiError {
+    fn from(errors: myelin_spec::SpecErrors) -> Self {
+        Self {
+            faults: errors.iter().map(FileFault::of).collect(),
+            ..Self::usage(errors)
+        }
+    }
 }
 
 /// Limits of a process: the system's text of the error in small letters, and the remedy.
@@ -377,7 +434,11 @@ impl ApiError {
         if let Some(remedy) = find_limit_remedy(&message) {
             message = format!("{message}; {remedy}");
         }
-        Self { kind, message }
+        Self {
+            kind,
+            message,
+            faults: Vec::new(),
+        }
     }
 
     /// Makes an error of kind `usage`: bad usage or a bad file.

@@ -1,10 +1,12 @@
-//! The version check of client and agent. Neither side acts on a message of another version.
+//! The version check of client and agent. Neither side acts on a message of a distant version.
 //!
-//! Every request and answer names its sender's version in a header, which costs no round trip. The
-//! agent checks the version before it parses a request, and refuses a request of another version or
-//! without a version. An agent older than this header has no path that begins with [`PREFIX`], and
-//! does not act either. One request is the same in all versions: `DELETE` of [`STOP`]. So `myelin
-//! down --all` stops any agent.
+//! Every request and answer names its sender's version in a header, which costs no round trip. Near
+//! versions differ only in their last number: the later one may have more requests, and no request
+//! with another meaning. The agent names a request that it lacks. It checks the version before it
+//! parses a request, and refuses a request of a distant version or without a version. An agent
+//! older than this header has no path that begins with [`PREFIX`], and does not act either. One
+//! request is the same in all versions: `DELETE` of [`STOP`]. So `myelin down --all` stops any
+//! agent.
 
 use crate::ApiError;
 
@@ -17,9 +19,20 @@ pub const PREFIX: &str = "/v2";
 /// The path that stops an agent of any version.
 pub const STOP: &str = "/v1/agent";
 
+/// Whether a client and an agent of these versions understand each other: all numbers but the last
+/// are equal.
+fn is_near(version: &str) -> bool {
+    let series = |version: &str| {
+        version
+            .rsplit_once('.')
+            .map(|(series, _)| series.to_owned())
+    };
+    version == VERSION || (series(version).is_some() && series(version) == series(VERSION))
+}
+
 /// Checks the agent's version for a client. `None`: the agent is older than the version header.
 pub(crate) fn check_agent(agent: Option<&str>) -> Result<(), ApiError> {
-    if agent == Some(VERSION) {
+    if agent.is_some_and(is_near) {
         return Ok(());
     }
     let (agent, needed) = agent.map_or_else(
@@ -35,9 +48,9 @@ pub(crate) fn check_agent(agent: Option<&str>) -> Result<(), ApiError> {
 /// Checks a client's version for the agent. `None`: the client is older than the version header.
 ///
 /// # Errors
-/// The versions differ: the message names both, and the remedy.
+/// The versions are distant: the message names both, and the remedy.
 pub fn check_client(client: Option<&str>) -> Result<(), ApiError> {
-    if client == Some(VERSION) {
+    if client.is_some_and(is_near) {
         return Ok(());
     }
     let client = client.map_or("an older version".to_owned(), |client| {

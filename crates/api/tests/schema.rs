@@ -6,10 +6,11 @@ mod validate;
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
     ChainUp, Change, CoreStatus, DownReply, Endpoint, Event, FloodRequest, FlowStatus,
-    FunctionFlows, HopStatus, HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply,
-    RingStatus, RunRequest, SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent,
-    SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, TaskStatus,
-    UpRequest, VERSION, WorkerStatus,
+    FunctionFlows, HopStatus, HostInfo, Lease, NamedFile, PacketAccount, ProbeOptions,
+    ProbeRequest, ReportReply, RingStatus, RunRequest, SCHEMA, SandboxStatus, ShaperStatus,
+    SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
+    SlaWindow, SojournStatus, TaskStatus, TextContents, TextRequest, UpRequest, VERSION,
+    WorkerStatus,
 };
 use myelin_metrics::chain::{Flood, Hop};
 use myelin_metrics::envelope::Claim;
@@ -58,7 +59,7 @@ fn the_schema_is_valid_and_has_every_endpoint() {
     }
     validate::assert_known_keywords(&schema, &schema["error"]);
     let endpoints = schema["endpoints"].as_array().unwrap();
-    assert_eq!(endpoints.len(), 17);
+    assert_eq!(endpoints.len(), 20);
     for endpoint in endpoints {
         for key in ["request", "answer", "lines"] {
             if let Some(part) = endpoint.get(key) {
@@ -322,7 +323,7 @@ fn every_answer_fits_the_schema_and_parses_back() {
         removed: vec!["c".into()],
         recovered: vec!["link my0".into()],
     };
-    for path in ["/v2/chains", "/v2/chains/{chain}"] {
+    for path in ["/v2/chains", "/v2/chains/{chain}", "/v2/leases/{lease}"] {
         check(&format!("DELETE {path}"), "answer", &down);
     }
     for path in [
@@ -372,6 +373,14 @@ fn every_answer_fits_the_schema_and_parses_back() {
         outside: None,
         flows: vec![flow],
     };
+    let contents = TextContents {
+        objects: vec![serde_json::json!({ "kind": "Topology" })],
+        files: vec![NamedFile {
+            path: "a.key".into(),
+            is_secret: true,
+        }],
+    };
+    check("POST /v2/texts", "answer", &contents);
     for path in ["/v2/flows", "/v2/flows/{chain}"] {
         check(&format!("GET {path}"), "answer", &vec![flows.clone()]);
     }
@@ -419,6 +428,7 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
     let request = UpRequest {
         source: source(),
         force: true,
+        lease: Some(1),
     };
     let json = check("POST /v2/chains", "request", &request);
     assert_eq!(
@@ -450,6 +460,18 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
         file: "costs.json".into(),
     };
     check("POST /v2/calibrate", "request", &calibrate);
+    let text = TextRequest {
+        name: "c.yaml".into(),
+        text: source().text,
+    };
+    check("POST /v2/texts", "request", &text);
+    check("POST /v2/leases", "lines", &Lease { lease: 1 });
+    let bad = ChainSource {
+        text: "kind: Chain\n".into(),
+        ..source()
+    };
+    let fault = bad.parse().unwrap_err();
+    assert_eq!(fault.faults[0].line, 1, "{fault}");
     let lines = [
         Event::Progress {
             stage: "probing".into(),
@@ -464,6 +486,7 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
         })),
         Event::Costs(Box::default()),
         Event::Error(ApiError::refused("no core is left")),
+        Event::Error(fault),
     ];
     for line in lines {
         for path in ["probe", "run", "calibrate"] {

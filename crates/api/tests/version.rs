@@ -115,6 +115,8 @@ fn down_all_stops_an_agent_of_another_version() {
 #[test]
 fn an_agent_refuses_a_client_of_another_version() {
     assert_eq!(check_client(Some(VERSION)), Ok(()));
+    let (series, _) = VERSION.rsplit_once('.').unwrap();
+    assert_eq!(check_client(Some(&format!("{series}.999"))), Ok(()));
     for (client, named) in [
         (Some("99.1.2"), "version 99.1.2"),
         (None, "an older version"),

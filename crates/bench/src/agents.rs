@@ -89,6 +89,7 @@ impl AgentProcess {
         let request = UpRequest {
             source: chain_source(text),
             force: false,
+            lease: None,
         };
         Ok(self.client.up(&request).map(drop)?)
     }

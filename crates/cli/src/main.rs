@@ -75,6 +75,8 @@ enum Command {
     Conform(commands::conform::Arguments),
     /// Run a program on an emulated host, with this terminal.
     Exec(commands::exec::Arguments),
+    /// Open a shell for a network, with Mininet's words.
+    Shell(commands::shell::Arguments),
     /// Show the catalogue of function kinds.
     Functions(commands::functions::Arguments),
     /// Measure the costs of functions and space changes on this machine, for `plan`.
@@ -119,6 +121,7 @@ fn main() -> ExitCode {
         Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),
         Command::Conform(arguments) => commands::conform::execute(&run_dir, &arguments),
         Command::Exec(arguments) => commands::exec::execute(&run_dir, &arguments),
+        Command::Shell(arguments) => commands::shell::execute(&run_dir, &arguments),
         Command::Functions(arguments) => commands::functions::execute(&arguments),
         Command::Calibrate(arguments) => commands::calibrate::execute(&run_dir, &arguments),
         Command::Doctor(arguments) => commands::doctor::execute(&arguments),

@@ -1,4 +1,4 @@
-//! `make install`: the binary, its manual pages and completions.
+//! `make install`: the binary, its manual pages, completions and Python package.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn list_names(directory: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn make_install_copies_the_binary_manual_pages_and_completions() {
+fn make_install_copies_the_binary_manual_pages_completions_and_python_package() {
     if skip_without("make") {
         return;
     }
@@ -49,6 +49,17 @@ fn make_install_copies_the_binary_manual_pages_and_completions() {
     ] {
         let text = std::fs::read_to_string(usr.join("share").join(file)).expect(file);
         assert!(text.contains("calibrate"), "{file}");
+    }
+    if !skip_without("python3") {
+        // The installed program finds the installed package.
+        let shell = Command::new(usr.join("bin/myelin"))
+            .args(["shell", "no-such-network", "--run-dir"])
+            .arg(staging.path())
+            .output()
+            .expect("myelin runs");
+        let error = String::from_utf8_lossy(&shell.stderr);
+        assert_eq!(shell.status.code(), Some(1), "{error}");
+        assert!(error.contains("`no-such-network` does not run"), "{error}");
     }
     let help = Command::new(MYELIN)
         .arg("--help")

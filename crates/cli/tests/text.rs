@@ -14,7 +14,7 @@ use nix::pty::{Winsize, openpty};
 const MAX_COLUMNS: usize = 100;
 
 /// Commands that print for programs, and `exec`, which prints the output of another program.
-const NO_TEXT: [&str; 5] = ["agent", "completions", "exec", "pcap", "schema"];
+const NO_TEXT: [&str; 6] = ["agent", "completions", "exec", "pcap", "schema", "shell"];
 
 fn assert_plain_lines(command: &str, text: &str) {
     assert!(!text.contains('\x1b'), "{command}: {text:?}");

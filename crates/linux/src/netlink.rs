@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use netlink_packet_core::{
     DecodeError, ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_CREATE, NLM_F_DUMP,
@@ -30,7 +31,9 @@ const HEADER_BYTES: usize = 16;
 /// `NLMSGERR_ATTR_MSG`: the kernel's explanation.
 const ATTRIBUTE_MESSAGE: u16 = 1;
 /// Largest number of attempts at a dump. The socket repeats a dump during which the table changed.
-const DUMP_ATTEMPTS: usize = 16;
+const DUMP_ATTEMPTS: u32 = 16;
+/// The pause after the second attempt; each further pause is longer by this time.
+const DUMP_PAUSE: Duration = Duration::from_millis(2);
 
 /// A change to send, built by [`crate::link`], [`crate::address`], [`crate::route`] or
 /// [`crate::neighbour`]. The action completes "cannot ..." in the error and names the object.
@@ -166,10 +169,12 @@ impl Netlink {
         action: &str,
         message: &RouteNetlinkMessage,
     ) -> Result<Vec<RouteNetlinkMessage>> {
-        for _ in 0..DUMP_ATTEMPTS {
+        for attempt in 0..DUMP_ATTEMPTS {
             if let Some(objects) = self.try_dump(action, message)? {
                 return Ok(objects);
             }
+            // Another program may make hundreds of links at this moment.
+            std::thread::sleep(DUMP_PAUSE * attempt);
         }
         Err(Error::new(
             action,

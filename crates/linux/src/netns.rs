@@ -14,7 +14,7 @@ mod many;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -22,14 +22,12 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
 use nix::unistd::linkat;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::link;
 use crate::netlink::Netlink;
-use crate::procfs;
 
 pub use many::create_many;
 
@@ -147,19 +145,6 @@ impl Netns {
             setns(&self.fd, CloneFlags::CLONE_NEWNET).map_err(|errno| Error::os(&action, errno))?;
             Ok(f())
         })
-    }
-
-    /// Returns the processes in this namespace, as from `ip netns pids`.
-    pub fn processes(&self) -> Result<Vec<u32>> {
-        let stat = fstat(&self.fd)
-            .map_err(|errno| Error::os(format!("identify {}", self.describe()), errno))?;
-        let mut pids = procfs::processes()?;
-        pids.retain(|pid| {
-            // A process may end between the listing and this check.
-            let metadata = fs::metadata(format!("/proc/{pid}/ns/net"));
-            metadata.is_ok_and(|other| (other.dev(), other.ino()) == (stat.st_dev, stat.st_ino))
-        });
-        Ok(pids)
     }
 
     /// Returns the name for error texts and log lines.
@@ -417,7 +402,8 @@ mod tests {
         );
         assert!(exists(name));
         let child = Child::spawn(process::command_in(&ours, "sleep").unwrap().arg("4714"));
-        assert_eq!(ours.processes().unwrap(), [child.id()]);
+        let killed = process::kill_in_namespaces(std::slice::from_ref(&ours)).unwrap();
+        assert_eq!(killed, [child.id()]);
 
         let theirs = namespace_name("theirs");
         let _guard = NameGuard(theirs.clone());

@@ -2,8 +2,10 @@
 //! later process of the same number.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use std::time::Duration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::fstat;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -92,6 +95,30 @@ pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {
             .remedy("check that the program is installed and in PATH"),
         _ => error,
     }
+}
+
+/// Kills all processes in these namespaces, and waits for no end. Returns their numbers.
+pub fn kill_in_namespaces(namespaces: &[Netns]) -> Result<Vec<u32>> {
+    let identify = |namespace: &Netns| {
+        fstat(namespace)
+            .map(|stat| (stat.st_dev, stat.st_ino))
+            .map_err(|errno| Error::os(format!("identify {}", namespace.describe()), errno))
+    };
+    let wanted: Vec<_> = namespaces.iter().map(identify).collect::<Result<_>>()?;
+    let mut killed = Vec::new();
+    for pid in procfs::processes()? {
+        // The handle is opened before the check, so the check and the signal concern the same
+        // process. A process may end at any time.
+        let Ok(handle) = PidFd::open(pid) else {
+            continue;
+        };
+        let metadata = fs::metadata(format!("/proc/{pid}/ns/net"));
+        if metadata.is_ok_and(|found| wanted.contains(&(found.dev(), found.ino()))) {
+            handle.signal(Signal::KILL)?;
+            killed.push(pid);
+        }
+    }
+    Ok(killed)
 }
 
 /// A process, distinguished from a later process with the same number.

@@ -158,3 +158,18 @@ pub fn parse_objects(
         None => Ok(objects),
     }
 }
+
+/// Returns the documents of a file as JSON, without checking their keys and values. A number that
+/// JSON would spell in another way is a string.
+///
+/// # Errors
+/// The text is not YAML.
+pub fn parse_documents(text: &str, source: &Source) -> Result<Vec<serde_json::Value>, SpecErrors> {
+    let faults = FaultLog::new(&source.name, text);
+    let documents = yaml::load(text).unwrap_or_else(|(span, fault)| {
+        faults.add("", span, fault);
+        Vec::new()
+    });
+    let documents = documents.iter().map(yaml::Node::to_json).collect();
+    faults.finish().map_or(Ok(documents), Err)
+}

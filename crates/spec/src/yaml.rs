@@ -57,6 +57,33 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Returns the node as JSON. Numbers and booleans become those of JSON if JSON spells them in
+    /// the same way; all other scalars become strings.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Scalar(text) => scalar_to_json(text),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(entries) => entries
+                .iter()
+                .map(|(key, node)| (key.name.clone(), node.to_json()))
+                .collect(),
+        }
+    }
+}
+
+fn scalar_to_json(text: &str) -> serde_json::Value {
+    let (integer, fraction) = (text.parse::<i64>(), text.parse::<f64>());
+    match (text, integer, fraction) {
+        ("true", ..) => true.into(),
+        ("false", ..) => false.into(),
+        (_, Ok(number), _) if number.to_string() == text => number.into(),
+        (_, _, Ok(number)) if number.is_finite() && number.to_string() == text => number.into(),
+        _ => text.into(),
+    }
+}
+
 /// An error of YAML syntax: location and reason.
 type SyntaxError = (Span, Fault);
 
@@ -326,6 +353,17 @@ mod tests {
             assert_eq!((span.line, span.column), (line, column), "{text}");
             assert!(fault.message.contains(words), "{fault}");
         }
+    }
+
+    #[test]
+    fn a_document_becomes_json_with_the_spelling_of_its_numbers() {
+        let text = "{ a: 12, b: 0x5a, c: 1e3, i: 99.9, n: .nan, m: -inf, d: true, e: [ ~, 007 ], f: 10ms }\n---\n\"g\": h\n";
+        let documents = load(text).unwrap();
+        let json: Vec<_> = documents.iter().map(Node::to_json).collect();
+        let first = serde_json::json!({
+            "a": 12, "b": "0x5a", "c": "1e3", "i": 99.9, "n": ".nan", "m": "-inf", "d": true, "e": [null, "007"], "f": "10ms"
+        });
+        assert_eq!(json, [first, serde_json::json!({ "g": "h" })]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
-    TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
+    FunctionFlows, Lease, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
+    TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -27,9 +27,12 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
         describe_answer::<Vec<TopologyStatus>>(types, "GET", "/topologies"),
         describe_request::<LinkRequest>(types, describe_answer::<TopologyLink>, "/links"),
-        describe_request::<ProbeRequest>(types, describe_stream, "/probe"),
-        describe_request::<RunRequest>(types, describe_stream, "/run"),
-        describe_request::<CalibrateRequest>(types, describe_stream, "/calibrate"),
+        describe_request::<TextRequest>(types, describe_answer::<TextContents>, "/texts"),
+        describe_stream::<Lease>(types, "POST", "/leases"),
+        describe_answer::<DownReply>(types, "DELETE", "/leases/{lease}"),
+        describe_request::<ProbeRequest>(types, describe_stream::<Event>, "/probe"),
+        describe_request::<RunRequest>(types, describe_stream::<Event>, "/run"),
+        describe_request::<CalibrateRequest>(types, describe_stream::<Event>, "/calibrate"),
         json!({ "method": "DELETE", "path": STOP }),
     ];
     json!({
@@ -50,9 +53,9 @@ fn describe_answer<A: JsonSchema>(types: &mut SchemaGenerator, method: &str, pat
     json!({ "method": method, "path": format!("{PREFIX}{path}"), "answer": answer })
 }
 
-/// Describes an endpoint that answers with a stream of events.
-fn describe_stream(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
-    let line = types.subschema_for::<Event>();
+/// Describes an endpoint that answers with a stream of lines.
+fn describe_stream<L: JsonSchema>(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+    let line = types.subschema_for::<L>();
     json!({ "method": method, "path": format!("{PREFIX}{path}"), "lines": line })
 }
 

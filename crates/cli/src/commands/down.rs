@@ -94,11 +94,13 @@ fn append_reply(reply: &mut DownReply, more: DownReply) {
 
 /// Asks the agent to remove everything and to stop. The error includes the client if the connection
 /// succeeded.
-fn request_removal(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
+fn request_removal(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Box<Client>>)> {
     let client = output::program_path()
         .and_then(|program| Client::connect_or_start(run_dir, &program))
         .map_err(|error| (error, None))?;
-    client.down_all().map_err(|error| (error, Some(client)))
+    client
+        .down_all()
+        .map_err(|error| (error, Some(Box::new(client))))
 }
 
 /// Returns the names of the chains and topologies if the argument is a file, else the argument.

@@ -24,6 +24,7 @@ pub(crate) mod probe;
 pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod shell;
 pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod worker;

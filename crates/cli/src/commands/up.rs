@@ -41,6 +41,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let chains = client.up(&UpRequest {
         source,
         force: arguments.force,
+        lease: None,
     })?;
     if arguments.json {
         return output::print_json(&chains);

@@ -170,6 +170,7 @@ impl WatchedAgent {
         UpRequest {
             source: chain_source(&self.myelin, text),
             force: false,
+            lease: None,
         }
     }
 

@@ -105,6 +105,7 @@ fn request_during_stalls(repeats: [usize; 2]) -> ([[Duration; 2]; 2], Duration) 
     let request = UpRequest {
         source: chain_source(&myelin, &KERNEL.replace("@k", "@o")),
         force: false,
+        lease: None,
     };
     let other = myelin.chain_name("o");
     let before = measure_list_and_up(&client, &request, &other, repeats);

@@ -1,0 +1,134 @@
+"""Hosts, switches and links of a `Network`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from . import _requests, _schema, types
+from .errors import FailedError
+from .machine import Machine
+
+if TYPE_CHECKING:
+    from .network import Network
+    from .program import Program
+
+
+class Node:
+    """A host or a switch."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        self.network = network
+        self.name = _schema.check_name(type(self).__name__, name)
+
+    @property
+    def links(self) -> list[Link]:
+        """The links of this node, in their order."""
+        return [link for link in self.network.links if self.name in link.ends]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.network.name}/{self.name}>"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Switch(Node):
+    """A switch: a kernel bridge."""
+
+
+class Host(Node, Machine):
+    """A host: a network namespace. Programs run there as on a machine of their own."""
+
+    def __init__(self, network: Network, name: str, keys: dict[str, Any]) -> None:
+        super().__init__(network, name)
+        self.keys = {key: value for key, value in keys.items() if value is not None}
+        _schema.check_part("Topology", "hosts[]", self.to_keys(), f"Host `{name}`")
+
+    def to_keys(self) -> dict[str, Any]:
+        """Returns the element of `spec.hosts` of a file."""
+        return {"name": self.name, **self.keys}
+
+    @property
+    def path(self) -> str:
+        """The name for `myelin exec` and for the ports of a chain."""
+        return f"{self.network.name}/{self.name}"
+
+    @property
+    def status(self) -> types.TopologyHost:
+        """The running host, as the agent describes it."""
+        return self.network.find_status(self.network.status.hosts, self.name)
+
+    @property
+    def address(self) -> str:
+        """The first address of `eth0`, without its prefix length."""
+        addresses = self.status.addresses
+        if not addresses:
+            raise FailedError(f"host `{self.path}` has no address", object=self.path)
+        return addresses[0].partition("/")[0]
+
+    def place(self) -> tuple[str, Optional[str]]:
+        status = self.status
+        return status.netns, status.cgroup
+
+    def program(self) -> Program:
+        return self.network.client.program
+
+    def move(self, switch: Union[Switch, str]) -> None:
+        """Moves the host's first link to another switch, under traffic. The host keeps its addresses."""
+        target = self.network.switch(switch)
+        links = self.links
+        if not links:
+            raise FailedError(f"host `{self.path}` has no link to move: `add_link` makes one", object=self.path)
+        links[0].change(types.LinkChangeMove(move=target.name), self.name, target.name)
+
+class Link:
+    """A link between two nodes."""
+
+    def __init__(self, network: Network, ends: tuple[str, str], keys: dict[str, Any]) -> None:
+        self.network = network
+        self.ends = ends
+        self.keys = {key: value for key, value in keys.items() if value is not None}
+        self.name = str(self.keys.get("name", "-".join(ends)))
+        _schema.check_part("Topology", "links[]", self.to_keys(), f"Link `{self.name}`")
+
+    def to_keys(self) -> dict[str, Any]:
+        """Returns the element of `spec.links` of a file."""
+        return {"ends": list(self.ends), **self.keys}
+
+    @property
+    def status(self) -> types.TopologyLink:
+        """The running link: delay, rate and loss, and the counters of both directions."""
+        return self.network.find_status(self.network.read_status().links, self.name)
+
+    def set(
+        self,
+        *,
+        delay: Optional[str] = None,
+        jitter: Optional[str] = None,
+        bandwidth: Optional[str] = None,
+        queue: Optional[int] = None,
+        loss: Optional[str] = None,
+        burst: Optional[int] = None,
+    ) -> types.TopologyLink:
+        """Changes delay, rate or loss of both directions, from the next packet on. What is not named stays."""
+        return self.change(_requests.impairments(delay, jitter, bandwidth, queue, loss, burst))
+
+    def down(self) -> types.TopologyLink:
+        """Sets the link down: it carries no packet."""
+        return self.change("down")
+
+    def up(self) -> types.TopologyLink:
+        """Sets the link up."""
+        return self.change("up")
+
+    def change(self, change: types.LinkChange, stays: str = "", target: str = "") -> types.TopologyLink:
+        """Changes the running link; a move says which end stays and where the other end goes."""
+        self.network.require_running()
+        changed = self.network.client.link(self.name, change, topology=self.network.name)
+        if target:
+            self.ends = (stays, target) if self.ends[0] == stays else (target, stays)
+            self.name = changed.name
+        return changed
+
+    def __repr__(self) -> str:
+        return f"<Link {self.network.name}/{self.name}>"

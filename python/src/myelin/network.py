@@ -1,0 +1,398 @@
+"""Emulated networks in code. Start reading at `Network`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional, TypeVar, Union
+
+from . import _requests, _schema, types
+from ._agent import StrPath
+from ._command import communicate, end_session
+from .chain import Chain, draw, read_documents
+from .client import Client, Lease
+from .documents import API_VERSION, Document, to_text
+from .errors import ArgumentError, FailedError, FileError, bad_argument
+from .host import Host, Link, Node, Switch
+from .results import Iperf, Ping, Pings
+
+Named = TypeVar("Named", types.TopologyHost, types.TopologyLink)
+AnyNode = TypeVar("AnyNode", bound=Node)
+AnyHost = Union[Host, str]
+
+
+class Network:
+    """A network of hosts and switches on this machine.
+
+    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. It ends with `stop`, with the `with` block, or
+    with this process, however that ends.
+    """
+
+    def __init__(
+        self,
+        name: Optional[str] = None,
+        *,
+        client: Optional[Client] = None,
+        run_dir: Optional[StrPath] = None,
+        program: Optional[StrPath] = None,
+    ) -> None:
+        """Without a name, the network has one that no other has, so two scripts never meet."""
+        if client is not None and (run_dir is not None or program is not None):
+            raise ArgumentError("client: it has a run directory and a program: give only `client`", object="client")
+        self.name = _schema.check_name("Network", name if name is not None else f"py-{os.urandom(5).hex()}")
+        self.client = client or Client(run_dir, program=program)
+        self.directory: Optional[Path] = None
+        self.links: list[Link] = []
+        self._nodes: dict[str, Node] = {}
+        self._lease: Optional[Lease] = None
+        self._status: Optional[types.TopologyStatus] = None
+
+    # --- Building ------------------------------------------------------------------------------------------------------
+
+    def add_host(
+        self,
+        name: str,
+        *,
+        address: Union[str, Sequence[str], None] = None,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        cpus: Union[str, int, Sequence[Union[str, int]], None] = None,
+    ) -> Host:
+        """Adds a host. `address`: with its prefix length, default the next free one of 10.0.0.0/8. `cpu` ("0.5cores"),
+        `memory` ("256MiB") and `cpus` ("0-1") limit the host's programs together.
+        """
+        keys = {"address": address, "cpu": cpu, "memory": memory, "cpus": cpus}
+        keys = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
+        return self._add(Host(self, name, keys))
+
+    def add_switch(self, name: str) -> Switch:
+        """Adds a switch."""
+        return self._add(Switch(self, name))
+
+    def add_link(
+        self,
+        one: Union[Node, str],
+        other: Union[Node, str],
+        *,
+        name: Optional[str] = None,
+        delay: Optional[str] = None,
+        jitter: Optional[str] = None,
+        bandwidth: Optional[str] = None,
+        queue: Optional[int] = None,
+        loss: Optional[str] = None,
+        burst: Optional[int] = None,
+    ) -> Link:
+        """Adds a link. Each direction has the delay ("10ms"), the bandwidth ("10Mbit") and the loss ("1%"); `burst`:
+        the mean number of packets lost in a row.
+        """
+        self._require_stopped("add_link")
+        ends = (self.node(one).name, self.node(other).name)
+        if ends[0] == ends[1]:
+            raise bad_argument("add_link", ends[0], "two nodes", "name two different nodes")
+        if burst is not None and loss is None:
+            raise ArgumentError("burst: it has no effect without `loss`: give `loss` too", object="burst")
+        if any(value is not None for value in (delay, jitter, bandwidth, queue, loss, burst)):
+            _requests.impairments(delay, jitter, bandwidth, queue, loss, burst)
+        share = loss if burst is None else {"rate": loss, "burst": burst}
+        keys = {"name": name, "delay": delay, "jitter": jitter, "bandwidth": bandwidth, "queue": queue, "loss": share}
+        link = Link(self, ends, keys)
+        if any(known.name == link.name or name is None and set(known.ends) == set(ends) for known in self.links):
+            raise ArgumentError(
+                f"add_link: the network has a link `{link.name}`: give the second one another `name`",
+                object=link.name,
+                remedy="give the second link another `name`",
+            )
+        self.links.append(link)
+        return link
+
+    # --- Nodes ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The hosts, in their order."""
+        return [node for node in self._nodes.values() if isinstance(node, Host)]
+
+    @property
+    def switches(self) -> list[Switch]:
+        """The switches, in their order."""
+        return [node for node in self._nodes.values() if isinstance(node, Switch)]
+
+    def node(self, node: Union[Node, str]) -> Node:
+        """Returns the node of this name, or checks that a node is of this network."""
+        name = node.name if isinstance(node, Node) else node
+        found = self._nodes.get(name) if isinstance(name, str) else None
+        if found is None or isinstance(node, Node) and found is not node:
+            raise ArgumentError(
+                f"network `{self.name}` has no node {name!r}: it has {', '.join(self._nodes) or 'none'}",
+                object=str(name),
+                remedy="name one of its nodes",
+            )
+        return found
+
+    def host(self, host: AnyHost) -> Host:
+        """Returns the host of this name."""
+        found = self.node(host)
+        if not isinstance(found, Host):
+            raise bad_argument("host", found.name, "a host", "name a host of the network")
+        return found
+
+    def switch(self, switch: Union[Switch, str]) -> Switch:
+        """Returns the switch of this name."""
+        found = self.node(switch)
+        if not isinstance(found, Switch):
+            raise bad_argument("switch", found.name, "a switch", "name a switch of the network")
+        return found
+
+    def link(self, one: Union[Node, str], other: Union[Node, str, None] = None) -> Link:
+        """Returns the link between two nodes, or the link of this name."""
+        if other is None:
+            found = [link for link in self.links if link.name == one]
+        else:
+            ends = {self.node(one).name, self.node(other).name}
+            found = [link for link in self.links if set(link.ends) == ends]
+        if not found:
+            what = str(one) if other is None else f"{one}-{other}"
+            names = ", ".join(link.name for link in self.links)
+            raise ArgumentError(f"network `{self.name}` has no link `{what}`: it has {names or 'none'}", object=what)
+        return found[0]
+
+    def __getitem__(self, name: str) -> Node:
+        return self.node(name)
+
+    # --- Running -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Network:
+        """Makes the network, or nothing. Needs root, or an agent that serves this user."""
+        self._require_stopped("start")
+        self.check()
+        lease = self.client.lease()
+        try:
+            self.client.up(self, lease=lease)
+            self._lease = lease
+            self.read_status()
+        except BaseException:
+            self._lease = None
+            lease.end()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Ends all programs on the hosts, and removes the network and the chains that `up` of this network made."""
+        for host in self.hosts:
+            host.close()
+        lease, self._lease, self._status = self._lease, None, None
+        if lease is not None:
+            lease.end()
+
+    def up(self, *chains: Chain, force: bool = False) -> list[types.ChainUp]:
+        """Deploys chains on the running network, or changes them under traffic. They end with the network."""
+        self.require_running()
+        if not chains or not all(isinstance(chain, Chain) for chain in chains):
+            raise bad_argument("chains", chains, "chains", "give Chain objects")
+        return self.client.up(chains, force=force, lease=self._lease)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the network runs."""
+        return self._status is not None
+
+    @property
+    def status(self) -> types.TopologyStatus:
+        """The network as the agent described it last."""
+        self.require_running()
+        assert self._status is not None
+        return self._status
+
+    def read_status(self) -> types.TopologyStatus:
+        """Asks the agent for the network: its interfaces, the state of its links, their counters."""
+        found = [status for status in self.client.topologies() if status.name == self.name]
+        if not found:
+            raise FailedError(
+                f"network `{self.name}` does not run: `start` makes it", object=self.name, remedy="call `start`"
+            )
+        self._status = found[0]
+        return self._status
+
+    def require_running(self) -> None:
+        """Raises FailedError if the network does not run."""
+        if self._status is None:
+            raise FailedError(
+                f"network `{self.name}` does not run: call `start` first", object=self.name, remedy="call `start` first"
+            )
+
+    def find_status(self, parts: Iterable[Named], name: str) -> Named:
+        """Finds a host or a link in a status."""
+        for part in parts:
+            if part.name == name:
+                return part
+        raise FailedError(f"network `{self.name}` runs without `{name}`: stop it and start it again", object=name)
+
+    # --- Measuring -----------------------------------------------------------------------------------------------------
+
+    def ping(self, source: AnyHost, destination: AnyHost, *, count: int = 1, timeout_s: float = 5.0) -> Ping:
+        """Pings a host from another."""
+        return self._ping([(self.host(source), self.host(destination))], count, timeout_s)[0]
+
+    def ping_all(self, *, count: int = 1, timeout_s: float = 5.0) -> Pings:
+        """Pings each host from each other."""
+        pairs = [(source, other) for source in self.hosts for other in self.hosts if source is not other]
+        results = []
+        # The pings of one host run at the same time, and wait together for hosts that do not answer.
+        for source in self.hosts:
+            results += self._ping([pair for pair in pairs if pair[0] is source], count, timeout_s)
+        return Pings(results)
+
+    def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
+        if not isinstance(count, int) or count < 1:
+            raise bad_argument("count", count, "a number of packets", "write a whole number from 1 on")
+        if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 3600:
+            raise bad_argument("timeout_s", timeout_s, "a time from 0 to 3600 s", "write a number of seconds")
+        started: list[tuple[Host, Host, subprocess.Popen[bytes]]] = []
+        try:
+            for source, other in pairs:
+                source.require("ping")
+                command = ["ping", "-n", "-q", "-i", "0.2", "-c", str(count), "-W", f"{timeout_s:g}", other.address]
+                started.append((source, other, source.popen(command)))
+            limit = 30.0 + count * (timeout_s + 0.2)
+            outputs = [communicate(process, f"{source.path}: ping", limit) for source, _, process in started]
+        except BaseException:
+            for _, _, process in started:
+                end_session(process)
+            raise
+        return [
+            Ping.parse(source.name, other.name, output.decode(errors="replace"))
+            for (source, other, _), output in zip(started, outputs)
+        ]
+
+    def iperf(
+        self, source: AnyHost, destination: AnyHost, *, seconds: int = 5, udp: bool = False, rate: Optional[str] = None
+    ) -> Iperf:
+        """Measures the throughput from one host to another with iperf3. `rate`: of UDP, default "1Mbit"."""
+        client, server = self.host(source), self.host(destination)
+        if not isinstance(seconds, int) or not 1 <= seconds <= 3600:
+            raise bad_argument("seconds", seconds, "1 to 3600", "write a whole number of seconds, as iperf3 takes it")
+        bps = None if rate is None else _requests.parse_quantity("rate", rate, "bit rate")
+        options = ["-t", str(seconds), "-J", *(["-u"] if udp else []), *(["-b", str(bps)] if bps else [])]
+        client.require("iperf3")
+        listening = server.popen(["iperf3", "-s", "-1", "--forceflush"])
+        try:
+            assert listening.stdout is not None
+            for line in listening.stdout:
+                if b"listening" in line:
+                    break
+            sender = client.popen(["iperf3", "-c", server.address, *options], stderr=subprocess.STDOUT)
+            output = communicate(sender, f"{client.path}: iperf3", seconds + 60)
+        finally:
+            end_session(listening)
+            if listening.stdout is not None:
+                listening.stdout.close()
+        protocol = "udp" if udp else "tcp"
+        return Iperf.parse(client.name, server.name, protocol, output.decode(errors="replace"))
+
+    # --- Files ---------------------------------------------------------------------------------------------------------
+
+    def documents(self) -> list[Document]:
+        """Returns the document of a topology file."""
+        spec: dict[str, Any] = {"hosts": [host.to_keys() for host in self.hosts]}
+        if self.switches:
+            spec["switches"] = [switch.name for switch in self.switches]
+        if self.links:
+            spec["links"] = [link.to_keys() for link in self.links]
+        return [{"apiVersion": API_VERSION, "kind": "Topology", "metadata": {"name": self.name}, "spec": spec}]
+
+    def check(self) -> None:
+        """Refuses a network that the agent would refuse for its keys."""
+        if not self.hosts:
+            raise ArgumentError(f"network `{self.name}` has no host: `add_host` adds one", object=self.name)
+        _schema.check_object(self.documents()[0])
+
+    def save(self, path: StrPath) -> None:
+        """Writes the file that the command line takes."""
+        Path(path).write_text(to_text(self.documents()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: StrPath, client: Optional[Client] = None, *, name: Optional[str] = None) -> Network:
+        """Reads the only topology of a file. The agent parses YAML; a file that `save` wrote needs none."""
+        documents = [one for one in read_documents(path, client) if one.get("kind") == "Topology"]
+        if len(documents) != 1:
+            raise FileError(f"{path}: {len(documents)} topologies: write a file with one", file=str(path))
+        return cls.from_document(documents[0], client, name=name)
+
+    @classmethod
+    def from_document(cls, document: Document, client: Optional[Client] = None, *, name: Optional[str] = None) -> Network:
+        """Makes the network of a document."""
+        _schema.check_object(document)
+        network = cls(name or document["metadata"]["name"], client=client)
+        spec = document["spec"]
+        for keys in spec["hosts"]:
+            described = keys if isinstance(keys, dict) else {"name": str(keys)}
+            network.add_host(**{**described, "name": str(described["name"])})
+        for switch in spec.get("switches", []):
+            network.add_switch(str(switch))
+        for keys in spec.get("links", []):
+            one, other = keys["ends"]
+            rest = {key: value for key, value in keys.items() if key != "ends"}
+            loss = rest.get("loss")
+            if isinstance(loss, dict):
+                rest.update(loss=loss["rate"], burst=loss.get("burst"))
+            network.add_link(str(one), str(other), **rest)
+        return network
+
+    @classmethod
+    def attach(cls, name: str, client: Optional[Client] = None) -> Network:
+        """Returns a running network, for example of `myelin up`. `stop` leaves it running."""
+        network = cls(name, client=client)
+        status = network.read_status()
+        network._status = None
+        for host in status.hosts:
+            network.add_host(host.name)
+        for switch in status.switches:
+            network.add_switch(switch.name)
+        for link in status.links:
+            one, other = (end.node for end in link.ends)
+            network.links.append(Link(network, (one, other), {"name": link.name}))
+        network._status = status
+        return network
+
+    def svg(self) -> str:
+        """Draws the network."""
+        return draw(self.client, ["graph"], self.documents(), None, "--svg")
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _add(self, node: AnyNode) -> AnyNode:
+        self._require_stopped(f"add_{type(node).__name__.lower()}")
+        if node.name in self._nodes:
+            raise ArgumentError(
+                f"network `{self.name}` has a node `{node.name}`: choose another name",
+                object=node.name,
+                remedy="choose another name",
+            )
+        self._nodes[node.name] = node
+        return node
+
+    def _require_stopped(self, what: str) -> None:
+        if self.is_running:
+            raise FailedError(
+                f"{what}: network `{self.name}` runs: call `stop` first", object=self.name, remedy="call `stop` first"
+            )
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, kind: Optional[type], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self.stop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and self.documents() == other.documents()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        state = "runs" if self.is_running else "does not run"
+        counts = f"{len(self.hosts)} hosts, {len(self.switches)} switches, {len(self.links)} links"
+        return f"<Network {self.name}: {counts}, {state}>"

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""The examples run as they stand, and leave nothing. The shell understands Mininet's words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from support import ROOT, AgentTest, run, wait_for
+
+import myelin
+
+LAB = """
+apiVersion: myelin.dev/v1alpha1
+kind: Topology
+metadata: { name: @lab }
+spec: { hosts: [ h1, h2 ], switches: [ s1, s2 ], links: [ { ends: [ h1, s1 ] }, { ends: [ h2, s1 ] }, { ends: [ s1, s2 ] } ] }
+"""
+
+
+class Scripts(AgentTest):
+    def start(self, *command: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a program with this test's agent and the package of this repository."""
+        path = {"PYTHONPATH": str(ROOT / "python/src"), "MYELIN_RUN_DIR": str(self.client.run_dir)}
+        environment = {**os.environ, **path, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+        return subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=300, check=False)
+
+    def example(self, name: str, *arguments: str) -> str:
+        done = self.start(sys.executable, str(ROOT / "python/examples" / name), *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((self.client.topologies(), self.client.ps()), ([], []))
+        return done.stdout
+
+    def test_walkthrough(self) -> None:
+        output = self.example("walkthrough.py")
+        self.assertIn("0% lost (6/6 received)", output)
+        self.assertIn("link down: 0 answers", output)
+        self.assertIn("h3 moved: 3 answers", output)
+
+    def test_star(self) -> None:
+        self.assertIn("30 hosts:", self.example("star.py", "30"))
+
+    def test_contract(self) -> None:
+        output = self.example("contract.py")
+        self.assertIn("500 packets in, 500 out", output)
+
+    def test_all_examples_are_tested(self) -> None:
+        names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
+        self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)
+
+    def shell(self, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.start(*self.client.program.command("shell", *arguments), text=text)
+
+    def test_the_shell_understands_the_words_of_mininet(self) -> None:
+        path = self.write(LAB, "lab.yaml")
+        done = self.shell(
+            "nodes\nlinks\nnet\npingall\nh1 ping -c 1 h2\niperf h1 h2\nlink h1 s1 down\nlinks\nlink h1 s1 up\n"
+            "link h1 s1 delay=15ms\nlinks\nmove h2 s2\nlinks\npy h1.address\npy x = 3\npy len(net.hosts)\n"
+            "sh echo outside\ndump\nhelp\nps\nexit\n",
+            str(path),
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for part in (
+            "h1 h2 s1 s2", "h1 - s1: up", "h1: s1", "0% lost (2/2 received)", "1 received", "Mbit/s", "h1 - s1: down",
+            "h1 - s1: up, delay 15 ms", "h2 - s2: up", "10.0.0.1", "\n2\n", "outside", "pingall",
+        ):
+            self.assertIn(part, done.stdout)
+        self.assertEqual(self.client.topologies(), [])
+
+    def test_the_shell_tells_errors_and_goes_on(self) -> None:
+        done = self.shell("h9 ls\nlink h1 s9 down\nlink h1\nlink h1 s1 delay=5\npy 1/0\nnodes\n")
+        self.assertEqual(done.returncode, 1)
+        for part in ("no host `h9`", "'s9'", "link A B", "'10ms'", "ZeroDivisionError"):
+            self.assertIn(part, done.stderr)
+        self.assertIn("h1 h2 s1", done.stdout)
+        wait_for("the end of the shell's network", lambda: self.client.topologies() == [])
+        self.assertEqual(self.shell("", self.name("none")).returncode, 1)
+
+    def test_the_shell_completes(self) -> None:
+        from myelin.shell import Shell
+
+        network = myelin.Network(client=self.client)
+        network.add_link(network.add_host("h1"), network.add_switch("s1"))
+        shell = Shell(network)
+        self.assertEqual(shell.completenames("pi"), ["pingall "])
+        self.assertEqual(shell.completenames("h1"), ["h1 "])
+        self.assertEqual(shell.completedefault("s", "link h1 s", 8, 9), ["s1"])
+        self.assertEqual(shell.completedefault("d", "link h1 s1 d", 11, 12), ["down", "delay="])
+        self.assertIn("ping", shell.completedefault("pin", "h1 pin", 3, 6))
+
+
+if __name__ == "__main__":
+    run()
