@@ -49,6 +49,7 @@ pub mod ethtool;
 pub mod feature;
 pub mod fq;
 pub mod htb;
+pub mod inherit;
 pub mod journal;
 pub mod link;
 pub mod link_events;

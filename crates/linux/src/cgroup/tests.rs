@@ -59,6 +59,7 @@ fn the_kernel_accepts_every_small_share() {
     let limits = |millicores| Limits {
         cpu_millicores: Some(millicores),
         memory_bytes: None,
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits(100)).unwrap();
     for millicores in 1..=100 {
@@ -92,6 +93,7 @@ fn only_limits_need_a_delegated_controller() {
     let limits = Limits {
         cpu_millicores: None,
         memory_bytes: Some(1 << 20),
+        ..Limits::default()
     };
     let error = make(&limits).unwrap_err().to_string();
     assert!(error.contains("write +memory to"), "{error}");
@@ -186,6 +188,7 @@ fn measure_share_of_spinning_process(name: &str) -> Option<f64> {
     let limits = Limits {
         cpu_millicores: Some(100),
         memory_bytes: None,
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("sh");
@@ -237,6 +240,7 @@ fn the_kernel_kills_a_process_at_the_memory_limit() {
     let limits = Limits {
         cpu_millicores: None,
         memory_bytes: Some(16 << 20),
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("tail");

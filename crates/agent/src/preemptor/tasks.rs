@@ -1,0 +1,180 @@
+//! The tasks of a shared core as the kernel schedules them: their threads, and the mechanism that
+//! gives one of them the core.
+
+use std::time::Duration;
+
+use myelin_linux::cgroup::Cgroup;
+use myelin_linux::process::{PidFd, Signal};
+use myelin_linux::sched::Policy;
+use myelin_linux::{Error, Result, cgroup, priorities};
+use myelin_spec::SharingMechanism;
+
+use super::setup::TaskMembers;
+use crate::control::actuator;
+
+/// Niceness and group weight of the running task and of a waiting one.
+const RUNS: (i32, u32) = (-20, cgroup::MAX_WEIGHT);
+const WAITS: (i32, u32) = (19, 1);
+const FAIR: (i32, u32) = (0, cgroup::DEFAULT_WEIGHT);
+/// Scans between two that set the state of all threads again, in case one has changed its own.
+const SCANS_UNTIL_ALL: u32 = 64;
+
+/// What a task does, as far as the kernel is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// The kernel schedules the task as any other one.
+    Fair,
+    Waits,
+    Runs,
+}
+
+/// A task.
+#[derive(Debug)]
+pub(super) struct Task {
+    owner: Owner,
+    core: usize,
+    /// Sorted.
+    threads: Vec<u32>,
+    pub(super) state: State,
+    scans: u32,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Group(Cgroup),
+    Process(PidFd),
+}
+
+/// What a scan found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The task has threads.
+    Alive,
+    /// The task has threads, and had none before.
+    Started,
+    /// The task has no thread now.
+    Empty,
+    /// The task never has threads again.
+    Gone,
+}
+
+impl Task {
+    pub(super) fn open(members: &TaskMembers, core: u32) -> Result<Self> {
+        Ok(Self {
+            owner: match members {
+                TaskMembers::Group(path) => Owner::Group(Cgroup::open(path)?),
+                TaskMembers::Process(pid) => Owner::Process(PidFd::open(*pid)?),
+            },
+            core: core as usize,
+            threads: Vec::new(),
+            state: State::Fair,
+            scans: 0,
+        })
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// Looks for new threads, and gives them the core and the state of the task.
+    ///
+    /// # Errors
+    /// The kernel refuses the state.
+    pub(super) fn scan(&mut self, mechanism: SharingMechanism) -> Result<Found> {
+        let was_alive = self.is_alive();
+        let (now, is_gone) = match &self.owner {
+            Owner::Group(group) => group
+                .threads()
+                .map_or((Vec::new(), true), |threads| (threads, false)),
+            Owner::Process(process) => {
+                let has_ended = process.wait(Duration::ZERO)?;
+                let threads = (!has_ended).then(|| process.pid()).into_iter().collect();
+                (threads, has_ended)
+            }
+        };
+        let before = std::mem::replace(&mut self.threads, now);
+        self.threads.sort_unstable();
+        self.scans = (self.scans + 1) % SCANS_UNTIL_ALL;
+        let threads = self.threads.iter().copied();
+        let is_new = |thread: &u32| self.scans == 0 || before.binary_search(thread).is_err();
+        for thread in threads.filter(is_new) {
+            if matches!(self.owner, Owner::Group(_)) {
+                unless_ended(actuator::bind(thread, self.core))?;
+            }
+            if let Some(policy) = policy(mechanism, self.state) {
+                unless_ended(actuator::set_policy(thread, policy))?;
+            }
+        }
+        Ok(match (was_alive, self.is_alive()) {
+            (_, false) if is_gone => Found::Gone,
+            (_, false) => Found::Empty,
+            (false, true) => Found::Started,
+            (true, true) => Found::Alive,
+        })
+    }
+
+    /// Tells the kernel what the task does from now on.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(super) fn set(&mut self, mechanism: SharingMechanism, state: State) -> Result<()> {
+        self.state = state;
+        if let Some(policy) = policy(mechanism, state) {
+            let set = |thread: &u32| unless_ended(actuator::set_policy(*thread, policy));
+            return self.threads.iter().try_for_each(set);
+        }
+        let (nice, weight) = match state {
+            State::Fair => FAIR,
+            State::Waits => WAITS,
+            State::Runs => RUNS,
+        };
+        let is_stopped = state == State::Waits;
+        match (&mut self.owner, mechanism) {
+            (Owner::Group(group), SharingMechanism::Freezer) => {
+                unless_ended(actuator::freeze(group, is_stopped))
+            }
+            (Owner::Group(group), _) => unless_ended(actuator::weigh(group, weight)),
+            (Owner::Process(process), SharingMechanism::Freezer) => process.signal(if is_stopped {
+                Signal::STOP
+            } else {
+                Signal::CONT
+            }),
+            (Owner::Process(process), _) => unless_ended(actuator::set_nice(process.pid(), nice)),
+        }
+    }
+
+    /// Gives the task back to the kernel. New threads of a task that forks meanwhile are found too.
+    pub(super) fn release(&mut self, mechanism: SharingMechanism) {
+        /// A task that forks faster than this is stopped by its limits only.
+        const PASSES: usize = 100;
+        let mut result = self.set(mechanism, State::Fair);
+        for _ in 0..PASSES {
+            let before = self.threads.clone();
+            result = result.and(self.scan(mechanism).map(drop));
+            if self.threads == before {
+                break;
+            }
+        }
+        if let Err(error) = result {
+            eprintln!("cannot give a task back to the kernel's scheduler: {error}");
+        }
+    }
+}
+
+/// The scheduling class of threads, if the mechanism changes classes.
+fn policy(mechanism: SharingMechanism, state: State) -> Option<Policy> {
+    let is_real_time = matches!(
+        mechanism,
+        SharingMechanism::Flip | SharingMechanism::Preempt
+    );
+    is_real_time.then_some(match state {
+        State::Fair => Policy::Other,
+        State::Waits => Policy::Fifo(priorities::WAITING_FUNCTION),
+        State::Runs => Policy::Fifo(priorities::RUNNING_FUNCTION),
+    })
+}
+
+/// A thread, process or group that has ended meanwhile is no error.
+fn unless_ended(result: Result<()>) -> Result<()> {
+    result.or_else(|error: Error| if error.is_not_found() { Ok(()) } else { Err(error) })
+}
