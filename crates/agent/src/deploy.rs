@@ -34,10 +34,10 @@ use myelin_spec::{Objects, ServiceChain};
 use crate::api::{
     ApiError, ChainSource, ChainUp, Change, FloodRequest, calibration_file, check_floods,
 };
+use crate::control::actuator::RealtimeGuard;
 use crate::node::Node;
 use crate::node::chains::RunningChain;
 use crate::node::cpu_latency;
-use crate::node::quiesce::RealtimeGuard;
 use crate::pool::wait_until_unique;
 pub use admit::decide as admit;
 use lost_ports::RequestPorts;

@@ -11,6 +11,7 @@ mod cpuset;
 mod hierarchy;
 mod members;
 mod removal;
+mod turns;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -25,6 +26,7 @@ use crate::sched::{self, Policy};
 
 pub use hierarchy::{Hierarchies, Mode};
 pub use removal::{enter, remove};
+pub use turns::{DEFAULT_WEIGHT, MAX_WEIGHT};
 
 /// Prefix of the path of every group.
 const PREFIX: &str = "myelin-";

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::control::binding;
+use crate::control::actuator;
 use crate::node::Node;
 use crate::node::black_box;
 use crate::node::delay_line::LineCheck;
@@ -107,7 +107,7 @@ fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
     if let Some(core) = worker.facts.core() {
         // The new worker may poll. Without its core, the worker must run under SCHED_IDLE from its
         // first packet on.
-        binding::restore(worker.facts.pid(), core);
+        actuator::keep_on_core(worker.facts.pid(), core);
     }
     outcomes.push(RestartOutcome::Restarted);
     outcomes

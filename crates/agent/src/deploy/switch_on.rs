@@ -11,11 +11,11 @@ use myelin_dataplane::ChainRedirect;
 use myelin_kernel::Plane;
 
 use crate::api::ApiError;
+use crate::control::actuator::RealtimeGuard;
 use crate::deploy::layout::BuiltChain;
 use crate::deploy::retire;
 use crate::node::chains::{Generation, RunningChain};
 use crate::node::layout::FrontDoor;
-use crate::node::quiesce::RealtimeGuard;
 
 /// A chain whose packets go to its new generation.
 pub(crate) struct SwitchedOn {

@@ -22,6 +22,7 @@ use myelin_linux::process::{PidFd, Signal, command_in};
 use myelin_spec::{Isolation, Limits, units};
 
 use crate::api::{ApiError, RunDir, SandboxStatus};
+use crate::control::actuator;
 use crate::node::container::Container;
 
 pub(crate) use myelin_linux::cgroup::Usage;
@@ -126,7 +127,7 @@ impl Confinement {
         let netns = demand.netns.map(Netns::try_clone).transpose();
         Ok(Self {
             netns: netns.map_err(ApiError::failed)?,
-            group: Cgroup::create(&path, &limits).map_err(ApiError::failed)?,
+            group: actuator::create_group(&path, &limits).map_err(ApiError::failed)?,
             limits: demand.limits,
             reported_oom_kills: AtomicU64::new(0),
             container,
