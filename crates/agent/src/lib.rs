@@ -14,6 +14,7 @@ mod engine;
 mod measure;
 mod node;
 mod pool;
+mod preemptor;
 mod server;
 mod status;
 
@@ -30,6 +31,7 @@ pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_cos
 pub use engine::Engine;
 pub use myelin_measure::Monitor;
 pub use node::container::version as runc_version;
+pub use preemptor::run as run_preemptor;
 pub use server::ServeOptions;
 
 pub use myelin_api as api;

@@ -60,6 +60,38 @@ impl Drop for RealtimeGuard {
     }
 }
 
+/// Whether the kernel gives threads of this process a real-time priority.
+pub(crate) fn permits_real_time() -> bool {
+    let policy = Policy::Fifo(priorities::WAITING_FUNCTION);
+    let test = || sched::set(0, policy).is_ok();
+    std::thread::scope(|scope| scope.spawn(test).join().unwrap_or(false))
+}
+
+/// Binds a thread to a core, 0 for the calling thread.
+pub(crate) fn bind(thread: u32, cpus: &[usize]) -> Result<()> {
+    affinity::set(thread, cpus)
+}
+
+/// Sets the scheduling class of a task's thread, 0 for the calling thread.
+pub(crate) fn set_policy(thread: u32, policy: Policy) -> Result<()> {
+    sched::set(thread, policy)
+}
+
+/// Sets the niceness of a task's thread, 0 for the calling thread.
+pub(crate) fn set_nice(thread: u32, nice: i32) -> Result<()> {
+    sched::set_nice(thread, nice)
+}
+
+/// Sets the weight of a task's group in the fair class.
+pub(crate) fn weigh(group: &Cgroup, weight: u32) -> Result<()> {
+    group.set_weight(weight)
+}
+
+/// Stops a task's group, or lets it run again.
+pub(crate) fn freeze(group: &mut Cgroup, is_frozen: bool) -> Result<()> {
+    group.set_frozen(is_frozen)
+}
+
 /// Checks the affinity of a worker's forwarding thread (the main thread of the process) and binds
 /// the thread to `core` again. `None`: the process has just ended, and the supervisor restarts it.
 pub(crate) fn keep_on_core(pid: u32, core: u32) -> Option<Binding> {

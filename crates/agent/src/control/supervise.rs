@@ -23,6 +23,7 @@ pub(crate) fn start(node: &Arc<Node>) {
     spawn_loop(node, restart_workers);
     spawn_loop(node, |node| restart_black_boxes(node));
     spawn_loop(node, |node| restart_delay_lines(node));
+    spawn_loop(node, |node| node.parts.cores.restart_preemptors());
 }
 
 fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Arc<Node>) + Send + 'static) {
@@ -59,7 +60,13 @@ fn has_dead_process(worker: &Worker) -> bool {
 
 fn restart_worker(node: &Node, worker: &Worker) {
     let key = &worker.key;
-    for outcome in restart_dead_processes(worker) {
+    let outcomes = restart_dead_processes(worker);
+    if outcomes.contains(&RestartOutcome::Restarted)
+        && let Err(error) = worker.cores.replace_process(worker)
+    {
+        tracing::error!(owner = key.owner, %error, "the tasks of a core no longer take turns");
+    }
+    for outcome in outcomes {
         if outcome == RestartOutcome::Restarted {
             tracing::warn!(
                 owner = key.owner,

@@ -12,10 +12,6 @@ use myelin_spec::SharingMechanism;
 use super::setup::TaskMembers;
 use crate::control::actuator;
 
-/// Niceness and group weight of the running task and of a waiting one.
-const RUNS: (i32, u32) = (-20, cgroup::MAX_WEIGHT);
-const WAITS: (i32, u32) = (19, 1);
-const FAIR: (i32, u32) = (0, cgroup::DEFAULT_WEIGHT);
 /// Scans between two that set the state of all threads again, in case one has changed its own.
 const SCANS_UNTIL_ALL: u32 = 64;
 
@@ -99,11 +95,9 @@ impl Task {
         let is_new = |thread: &u32| self.scans == 0 || before.binary_search(thread).is_err();
         for thread in threads.filter(is_new) {
             if matches!(self.owner, Owner::Group(_)) {
-                unless_ended(actuator::bind(thread, self.core))?;
+                unless_ended(actuator::bind(thread, &[self.core]))?;
             }
-            if let Some(policy) = policy(mechanism, self.state) {
-                unless_ended(actuator::set_policy(thread, policy))?;
-            }
+            self.set_thread(thread, mechanism)?;
         }
         Ok(match (was_alive, self.is_alive()) {
             (_, false) if is_gone => Found::Gone,
@@ -119,28 +113,37 @@ impl Task {
     /// The kernel refuses it.
     pub(super) fn set(&mut self, mechanism: SharingMechanism, state: State) -> Result<()> {
         self.state = state;
-        if let Some(policy) = policy(mechanism, state) {
-            let set = |thread: &u32| unless_ended(actuator::set_policy(*thread, policy));
-            return self.threads.iter().try_for_each(set);
-        }
-        let (nice, weight) = match state {
-            State::Fair => FAIR,
-            State::Waits => WAITS,
-            State::Runs => RUNS,
-        };
         let is_stopped = state == State::Waits;
         match (&mut self.owner, mechanism) {
             (Owner::Group(group), SharingMechanism::Freezer) => {
                 unless_ended(actuator::freeze(group, is_stopped))
             }
-            (Owner::Group(group), _) => unless_ended(actuator::weigh(group, weight)),
-            (Owner::Process(process), SharingMechanism::Freezer) => process.signal(if is_stopped {
-                Signal::STOP
-            } else {
-                Signal::CONT
-            }),
-            (Owner::Process(process), _) => unless_ended(actuator::set_nice(process.pid(), nice)),
+            (Owner::Process(process), SharingMechanism::Freezer) => {
+                let (stop, go_on) = (Signal::STOP, Signal::CONT);
+                process.signal(if is_stopped { stop } else { go_on })
+            }
+            (Owner::Group(group), SharingMechanism::Weights) if group.has_weight() => {
+                unless_ended(actuator::weigh(group, weights(state).1))
+            }
+            _ => {
+                let mut threads = self.threads.iter();
+                threads.try_for_each(|thread| self.set_thread(*thread, mechanism))
+            }
         }
+    }
+
+    /// Tells the kernel what one thread of the task does, if the mechanism is one of threads.
+    fn set_thread(&self, thread: u32, mechanism: SharingMechanism) -> Result<()> {
+        let is_weighed = matches!(&self.owner, Owner::Group(group) if group.has_weight());
+        unless_ended(match mechanism {
+            SharingMechanism::Weights if !is_weighed => {
+                actuator::set_nice(thread, weights(self.state).0)
+            }
+            SharingMechanism::Flip | SharingMechanism::Preempt => {
+                actuator::set_policy(thread, class(self.state))
+            }
+            _ => Ok(()),
+        })
     }
 
     /// Gives the task back to the kernel. New threads of a task that forks meanwhile are found too.
@@ -161,20 +164,31 @@ impl Task {
     }
 }
 
-/// The scheduling class of threads, if the mechanism changes classes.
-fn policy(mechanism: SharingMechanism, state: State) -> Option<Policy> {
-    let is_real_time = matches!(
-        mechanism,
-        SharingMechanism::Flip | SharingMechanism::Preempt
-    );
-    is_real_time.then_some(match state {
+/// The scheduling class of a task's threads.
+fn class(state: State) -> Policy {
+    match state {
         State::Fair => Policy::Other,
         State::Waits => Policy::Fifo(priorities::WAITING_FUNCTION),
         State::Runs => Policy::Fifo(priorities::RUNNING_FUNCTION),
-    })
+    }
+}
+
+/// The niceness of a task's threads, and the weight of its group.
+fn weights(state: State) -> (i32, u32) {
+    match state {
+        State::Fair => (0, cgroup::DEFAULT_WEIGHT),
+        State::Waits => (19, 1),
+        State::Runs => (-20, cgroup::MAX_WEIGHT),
+    }
 }
 
 /// A thread, process or group that has ended meanwhile is no error.
 fn unless_ended(result: Result<()>) -> Result<()> {
-    result.or_else(|error: Error| if error.is_not_found() { Ok(()) } else { Err(error) })
+    result.or_else(|error: Error| {
+        if error.is_not_found() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }

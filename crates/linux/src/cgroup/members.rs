@@ -52,6 +52,11 @@ impl Cgroup {
         })
     }
 
+    /// Whether [`Self::set_weight`] has an effect.
+    pub fn has_weight(&self) -> bool {
+        self.cpu.is_some()
+    }
+
     /// Returns the threads of the group and its subgroups; `None` if the group was removed.
     pub fn threads(&self) -> Option<Vec<u32>> {
         let root = &self.directories[0];

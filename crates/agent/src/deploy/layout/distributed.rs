@@ -2,23 +2,26 @@
 //! packets between them (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has its
 //! own worker, a black box a second link.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
-    DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, Hook, LoadedChain, Plane,
+    BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, Hook,
+    LoadedChain, Plane,
 };
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
 use myelin_packet::{Flows, HopCounters};
 use myelin_planner::Hop;
 use myelin_policy::sla::{LossCounter, LossPlace};
-use myelin_spec::{FunctionConfig, FunctionInstance, Space};
+use myelin_spec::{FunctionConfig, FunctionInstance, FunctionSpec, Space};
 
 use super::LayoutJob;
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::node::Parts;
-use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
+use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease, BlackBoxTurns};
 use crate::node::chains::kernel_hook;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout, read_kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
@@ -117,9 +120,14 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     let (loaded, links) = loaded.map_err(ApiError::failed)?;
     let mut functions = Vec::new();
     let mut starting = Vec::new();
+    // A program that starts needs its core.
+    let mut pauses = Vec::new();
+    for core in shared_cores(job) {
+        pauses.push(parts.cores.pause(core));
+    }
     for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
         let started = Instant::now();
-        let function = DeployedFunction::connect(parts, job, (hop, sandbox), link)?;
+        let function = DeployedFunction::connect(parts, job, (hop, sandbox), (link, &loaded))?;
         starting.extend(
             function
                 .black_box
@@ -131,6 +139,9 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     // All black boxes start at the same time.
     for (black_box, started) in starting {
         black_box.wait_until_up(started, job.is_cancelled)?;
+    }
+    for pause in pauses {
+        pause.end()?;
     }
     let ends_in_worker = job
         .plan
@@ -198,7 +209,7 @@ impl DeployedFunction {
         parts: &Parts,
         job: LayoutJob<'_>,
         (hop, sandbox): (&Hop, Sandbox),
-        link: FunctionLink,
+        (link, loaded): (FunctionLink, &LoadedChain),
     ) -> Result<Self, ApiError> {
         let mut function = Self {
             user: None,
@@ -207,8 +218,15 @@ impl DeployedFunction {
             sandbox,
         };
         attach(&function.sandbox, &function.link.0)?;
-        if function.sandbox.out.is_some() {
-            function.black_box = Some(start_black_box(parts, job, hop, &function.sandbox)?);
+        if let Some(slots) = function.link.0.black_box() {
+            let counters = (loaded.counter_slot(hop.position), slots);
+            function.black_box = Some(start_black_box(
+                parts,
+                job,
+                hop,
+                &function.sandbox,
+                counters,
+            )?);
         } else if hop.space == Space::User {
             function.user = Some(function.run_user_function(parts, job, hop)?);
         }
@@ -304,14 +322,27 @@ fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
         .map_err(ApiError::failed)
 }
 
+/// The cores whose turns the chain's black boxes take.
+fn shared_cores(job: LayoutJob<'_>) -> BTreeSet<u32> {
+    let functions = job.chain.functions.iter();
+    let core = |function: &FunctionSpec| match &function.config {
+        FunctionConfig::External(config) if config.sharing.hands_over() => config.core,
+        _ => None,
+    };
+    functions.filter_map(core).collect()
+}
+
+/// Starts a black box, which takes turns if its function names a policy. `counters` are those of
+/// the packets that enter and leave it.
 fn start_black_box(
     parts: &Parts,
     job: LayoutJob<'_>,
     hop: &Hop,
     sandbox: &Sandbox,
+    (entered, slots): (Option<u32>, BlackBoxSlots),
 ) -> Result<BlackBoxLease, ApiError> {
     let function = &job.chain.functions[usize::from(hop.position)];
-    let FunctionConfig::External(config) = &function.config else {
+    let (FunctionConfig::External(config), Some(entered)) = (&function.config, entered) else {
         return Err(ApiError::failed(format!(
             "`{}` is not a black box",
             hop.name
@@ -327,9 +358,27 @@ fn start_black_box(
         journal: &parts.journal,
     };
     let chain = &job.chain.name;
-    parts.black_boxes.acquire(&key, || {
-        BlackBox::start(dirs, chain, (function, config), key, sandbox)
-    })
+    let turns = BlackBoxTurns {
+        cores: Arc::clone(&parts.cores),
+        owner: job.chain.owner().to_owned(),
+        name: format!("{chain}.{}", hop.name),
+        core: config.core,
+        sharing: config.sharing.clone(),
+        key,
+        group: String::new(),
+        entered,
+        left: [slots.out, slots.back],
+        ring: config.ring,
+        budget_ns: job.plan.sla.latency_ns,
+        has_quota: function.sandbox.limits.cpu_millicores.is_some(),
+    };
+    let black_box = parts.black_boxes.acquire(&key, || {
+        BlackBox::start(dirs, (chain, function, config), turns, sandbox)
+    })?;
+    if config.sharing.hands_over() {
+        parts.cores.join(&(black_box.shared() as Arc<_>))?;
+    }
+    Ok(black_box)
 }
 
 impl Distributed {

@@ -6,7 +6,7 @@ use myelin_spec::{SandboxSpec, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::confinement::{Confinement, ConfinementSpec};
+use crate::node::confinement::{Confinement, ConfinementSpec, GroupTurns};
 
 /// Largest MTU for which frames of 2 KiB have room: headroom, headers and the bytes that functions
 /// add.
@@ -45,6 +45,7 @@ pub(super) fn create_confinement(
         limits: start.sandbox.limits,
         rootfs: None,
         netns: None,
+        turns: GroupTurns::default(),
     };
     let confinement = Confinement::create(&demand, &start.parts.run_dir, &start.parts.journal)?;
     Ok(Some(Arc::new(confinement)))
