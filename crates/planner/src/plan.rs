@@ -77,6 +77,9 @@ pub struct Plan {
     /// scheduler shares it.
     #[serde(default)]
     pub sharing: Option<SharingPlan>,
+    /// How black boxes share their cores, for each one that takes turns.
+    #[serde(default)]
+    pub black_box_sharing: Vec<SharingPlan>,
     /// The contract.
     pub sla: Sla,
     /// The chain's shaper; absent without one.

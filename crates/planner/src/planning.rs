@@ -78,6 +78,7 @@ pub(crate) fn plan_with_mapping(
         entry_link: needs_entry_link(hook, chain, machine),
         super_packets: false,
         sharing: None,
+        black_box_sharing: Vec::new(),
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
             mapping => mapping,
@@ -113,6 +114,7 @@ pub(crate) fn plan_with_mapping(
     };
     let (shaper, unshaped) = shaping::plan_shaper(&plan, chain)?;
     plan.shaper = shaper;
+    plan.black_box_sharing = sharing::plan_black_boxes(chain, machine)?;
     plan.sharing = sharing::plan(&plan, chain, machine)?;
     mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);

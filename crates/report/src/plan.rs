@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use myelin_api::units::DURATION;
-use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
+use myelin_api::{ChainUp, Change, Origin, Plan, SharingMechanism, SharingPlan, SlaContract};
 
 use crate::sla;
 use crate::terminal::{self, add_field, grid, or_dash, wrap};
@@ -99,20 +99,27 @@ pub fn summary(plan: &Plan, width: u16) -> String {
         plan.mapping, plan.hook, plan.crossings
     );
     add_field(&mut out, "mapping", &layout, width);
-    if let Some(sharing) = &plan.sharing {
-        let turn = sharing.longest_turn_ns;
-        let turn = turn.map_or(String::new(), |ns| format!("{} us, ", format_us(ns)));
-        let text = format!(
-            "core {}, its workers hand it over by `{}`; longest turn {turn}{}",
-            sharing.core, sharing.policy, sharing.why
-        );
-        add_field(&mut out, "sharing", &text, width);
+    for sharing in plan.sharing.iter().chain(&plan.black_box_sharing) {
+        add_field(&mut out, "sharing", &describe_turns(sharing), width);
     }
     for warning in &plan.warnings {
         add_field(&mut out, "warning", warning, width);
     }
     let _ = writeln!(out, "{}", functions_table(plan, width));
     out
+}
+
+/// Describes the turns of a worker or of a black box.
+fn describe_turns(sharing: &SharingPlan) -> String {
+    let turn = sharing.longest_turn_ns;
+    let turn = turn.map_or(String::new(), |ns| format!("{} us, ", format_us(ns)));
+    let (core, policy, mechanism) = (sharing.core, sharing.policy, sharing.mechanism);
+    let how = match (&sharing.function, mechanism) {
+        (None, SharingMechanism::Auto) => format!("its workers hand it over by `{policy}`"),
+        (None, _) => format!("the worker gets turns by `{policy}`, mechanism `{mechanism}`"),
+        (Some(name), _) => format!("`{name}` gets turns by `{policy}`, mechanism `{mechanism}`"),
+    };
+    format!("core {core}, {how}; longest turn {turn}{}", sharing.why)
 }
 
 /// Adds the contract, and the worst case as a share of the contract's latency.

@@ -73,7 +73,8 @@ impl Cgroup {
     }
 }
 
-fn threads_in(directory: &Path) -> io::Result<Vec<u32>> {
+/// Returns the threads of one directory, without those of subgroups.
+pub(super) fn threads_in(directory: &Path) -> io::Result<Vec<u32>> {
     // v1 names the file `tasks`.
     let text = fs::read_to_string(directory.join("tasks"))
         .or_else(|_| fs::read_to_string(directory.join("cgroup.threads")))?;

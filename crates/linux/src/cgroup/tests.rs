@@ -321,6 +321,7 @@ fn the_kernel_takes_each_weight_within_the_limits() {
     let limits = Limits {
         cpu_millicores: Some(1000),
         memory_bytes: None,
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     for weight in [1, DEFAULT_WEIGHT, MAX_WEIGHT] {
