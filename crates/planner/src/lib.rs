@@ -31,6 +31,6 @@ pub use error::PlanError;
 pub use machine::{Machine, PortKind};
 pub use plan::{
     Bound, Entry, Exit, Hop, HopShare, Plan, Segment, ServerShare, ShaperPlace, ShaperPlan,
-    SharingPlan, Step,
+    SharingPlan, Step, WorkerPlan,
 };
 pub use planning::REFERENCE_FRAME_BYTES;

@@ -21,7 +21,7 @@ use crate::classify::required_space;
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
-use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step};
+use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step, WorkerPlan};
 use crate::shaping;
 
 pub(crate) use dpdk::plan_before_admission;
@@ -77,6 +77,8 @@ pub(crate) fn plan_with_mapping(
         wire_size: needs_wire_size(hook, chain),
         entry_link: needs_entry_link(hook, chain, machine),
         super_packets: false,
+        worker: None,
+        policing: chain.sla.is_policed().then(|| chain.sla.policing_profile()),
         sharing: None,
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
@@ -113,7 +115,8 @@ pub(crate) fn plan_with_mapping(
     };
     let (shaper, unshaped) = shaping::plan_shaper(&plan, chain)?;
     plan.shaper = shaper;
-    plan.sharing = sharing::plan(&plan, chain, machine)?;
+    plan.worker = WorkerPlan::of(&plan, chain, machine);
+    plan.sharing = sharing::plan(&plan, chain)?;
     mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);
     Ok(plan)

@@ -99,12 +99,12 @@ pub fn summary(plan: &Plan, width: u16) -> String {
         plan.mapping, plan.hook, plan.crossings
     );
     add_field(&mut out, "mapping", &layout, width);
-    if let Some(sharing) = &plan.sharing {
+    if let (Some(sharing), Some(worker)) = (&plan.sharing, &plan.worker) {
         let turn = sharing.longest_turn_ns;
         let turn = turn.map_or(String::new(), |ns| format!("{} us, ", format_us(ns)));
         let text = format!(
             "core {}, its workers hand it over by `{}`; longest turn {turn}{}",
-            sharing.core, sharing.policy, sharing.why
+            worker.core, sharing.policy, sharing.why
         );
         add_field(&mut out, "sharing", &text, width);
     }

@@ -4,13 +4,16 @@
 //! so the agent makes another one whenever a worker gets or closes a ring. Each worker that has
 //! a table keeps the sockets of all others open. So [`Cores::without_turns`] takes the table
 //! away while a worker closes something.
+//!
+//! A worker may take seconds to answer. Meanwhile only the changes of its own core wait; readers
+//! never do.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use myelin_dataplane::{CoreStats, CoreTable, Member};
 use myelin_policy::sharing::Parameters;
-use myelin_spec::{SharingPolicy, SharingSpec};
+use myelin_spec::SharingPolicy;
 
 use crate::api::ApiError;
 use crate::pool::lock;
@@ -22,7 +25,7 @@ pub(crate) trait TakesTurns: Send + Sync {
     /// The worker's core.
     fn core(&self) -> Option<u32>;
     /// How the workers of the core share it.
-    fn sharing(&self) -> &SharingSpec;
+    fn sharing(&self) -> SharingPolicy;
     /// The policy of the turns; `None` if the operating system shares the core.
     fn policy(&self) -> Option<Parameters>;
     /// The processes that read rings, in the order of the chain: name, rings, and the longest time
@@ -36,29 +39,30 @@ pub(crate) trait TakesTurns: Send + Sync {
 
 /// All cores with workers, by number.
 #[derive(Default)]
-pub(crate) struct Cores(Mutex<BTreeMap<u32, Core>>);
+pub(crate) struct Cores(Mutex<BTreeMap<u32, Arc<Core>>>);
 
 #[derive(Default)]
 struct Core {
-    workers: Vec<Weak<dyn TakesTurns>>,
-    table: Option<Arc<CoreTable>>,
+    /// The workers. Held while their turns change.
+    workers: Mutex<Vec<Weak<dyn TakesTurns>>>,
+    /// The turns that they take now. Held briefly.
+    turns: Mutex<Option<Turns>>,
+}
+
+struct Turns {
+    table: Arc<CoreTable>,
+    policy: SharingPolicy,
     /// The names of the tasks.
     tasks: Vec<String>,
 }
 
 impl Core {
-    fn live(&mut self) -> Vec<Arc<dyn TakesTurns>> {
-        self.workers.retain(|worker| worker.strong_count() > 0);
-        self.workers.iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// Takes the table from all workers.
-    fn stop(&mut self) {
-        self.tasks.clear();
-        if self.table.take().is_none() {
+    fn stop(&self, workers: &[Arc<dyn TakesTurns>]) {
+        if lock(&self.turns).take().is_none() {
             return;
         }
-        for worker in self.live() {
+        for worker in workers {
             if let Err(error) = worker.stop_turns() {
                 tracing::warn!(owner = worker.owner(), %error, "a worker does not answer; it keeps its turns");
             }
@@ -66,30 +70,35 @@ impl Core {
     }
 
     /// Gives all workers a table of their present rings.
-    fn start(&mut self) -> Result<(), ApiError> {
-        self.tasks.clear();
-        let workers = self.live();
+    fn start(&self, workers: &[Arc<dyn TakesTurns>]) -> Result<(), ApiError> {
+        let mut tasks = Vec::new();
         let mut members = Vec::new();
         let mut counts = Vec::new();
-        for worker in &workers {
+        for worker in workers {
             let own = worker.members();
             counts.push(own.len());
             for (name, member, budget_ns) in own {
-                self.tasks.push(name);
+                tasks.push(name);
                 members.push((member, budget_ns));
             }
         }
-        let Some(policy) = workers.first().map(|worker| worker.policy()) else {
+        let Some(first) = workers.first() else {
             return Ok(());
         };
-        let Some(policy) = policy.filter(|_| members.len() > 1) else {
-            self.stop();
+        let Some(policy) = first.policy().filter(|_| members.len() > 1) else {
+            self.stop(workers);
             return Ok(());
         };
         let least_ns = members.iter().filter_map(|(_, budget_ns)| *budget_ns).min();
         let policy = least_ns.map_or(policy, |least_ns| policy.for_hand_over(least_ns));
         let table = CoreTable::create(&members, policy).map_err(ApiError::failed)?;
         let table = Arc::new(table);
+        // Readers see the new table from its first turn on; a failed start leaves it to `stop`.
+        *lock(&self.turns) = Some(Turns {
+            table: Arc::clone(&table),
+            policy: first.sharing(),
+            tasks,
+        });
         let mut first = 0;
         for (worker, count) in workers.iter().zip(counts) {
             if count > 0 {
@@ -97,39 +106,43 @@ impl Core {
             }
             first += count;
         }
-        self.table = Some(table);
         Ok(())
     }
 }
 
+fn live(workers: &mut Vec<Weak<dyn TakesTurns>>) -> Vec<Arc<dyn TakesTurns>> {
+    workers.retain(|worker| worker.strong_count() > 0);
+    workers.iter().filter_map(Weak::upgrade).collect()
+}
+
 impl Cores {
-    /// Adds a worker to its core.
-    ///
-    /// # Errors
-    /// Another worker of the core has another scheduler.
-    pub(crate) fn join(&self, worker: &Arc<dyn TakesTurns>) -> Result<(), ApiError> {
-        let Some(number) = worker.core() else {
-            return Ok(());
-        };
-        let mut cores = lock(&self.0);
-        let core = cores.entry(number).or_default();
-        let live = core.live();
-        if live.iter().any(|other| Arc::ptr_eq(other, worker)) {
-            return Ok(());
+    /// Calls `change` with the core of a worker and the workers there, which change no turns
+    /// meanwhile; with `None` for a worker without a core.
+    fn change<T>(
+        &self,
+        worker: &dyn TakesTurns,
+        change: impl FnOnce(Option<(&Core, &mut Vec<Weak<dyn TakesTurns>>)>) -> T,
+    ) -> T {
+        while let Some(number) = worker.core() {
+            let core = Arc::clone(lock(&self.0).entry(number).or_default());
+            let mut workers = lock(&core.workers);
+            // The worker may have moved before the lock.
+            if worker.core() == Some(number) {
+                return change(Some((&core, &mut workers)));
+            }
         }
-        let spec = worker.sharing();
-        if let Some(other) = live.iter().find(|other| other.sharing() != spec) {
-            return Err(ApiError::failed(format!(
-                "core {number} has a worker of owner {} with `sharing: {}`, and the chain's worker has \
-                 `sharing: {}`: all workers of a core need the same spec.worker.sharing; make both equal, or write \
-                 another `worker: {{ core }}`",
-                other.owner(),
-                describe(other.sharing()),
-                describe(spec),
-            )));
-        }
-        core.workers.push(Arc::downgrade(worker));
-        Ok(())
+        change(None)
+    }
+
+    /// Adds a worker to its core. Admission has checked that all workers there share it alike.
+    pub(crate) fn join(&self, worker: &Arc<dyn TakesTurns>) {
+        self.change(&**worker, |core| {
+            let Some((_, workers)) = core else { return };
+            let mut others = live(workers).into_iter();
+            if !others.any(|other| Arc::ptr_eq(&other, worker)) {
+                workers.push(Arc::downgrade(worker));
+            }
+        });
     }
 
     /// Lets the workers of a core take turns, with their present rings.
@@ -137,46 +150,74 @@ impl Cores {
     /// # Errors
     /// A worker refuses its turns.
     pub(crate) fn refresh(&self, worker: &dyn TakesTurns) -> Result<(), ApiError> {
-        if !worker.sharing().hands_over() {
-            return Ok(());
-        }
-        let mut cores = lock(&self.0);
-        let core = worker.core().and_then(|core| cores.get_mut(&core));
-        core.map_or(Ok(()), Core::start)
+        self.change(worker, |core| match core {
+            Some((core, workers)) if worker.sharing() != SharingPolicy::Os => {
+                core.start(&live(workers))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Takes a worker from its core, calls `settle`, which may give it another core or another
+    /// policy, and adds it to the core that it then has. The workers of both cores take turns
+    /// again.
+    ///
+    /// # Errors
+    /// That of `settle`, or a worker refuses its turns. The worker is on its core also then.
+    pub(crate) fn move_worker(
+        &self,
+        worker: &Arc<dyn TakesTurns>,
+        settle: impl FnOnce() -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let settled = self.change(&**worker, |core| {
+            let Some((core, workers)) = core else {
+                return settle();
+            };
+            core.stop(&live(workers));
+            workers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(worker)));
+            let settled = settle();
+            if let Err(error) = core.start(&live(workers)) {
+                tracing::warn!(%error, "the workers of a core no longer take turns");
+            }
+            settled
+        });
+        self.join(worker);
+        settled.and(self.refresh(&**worker))
     }
 
     /// Calls `close` while the workers of the core take no turns, because `close` closes rings.
     pub(crate) fn without_turns<T>(&self, worker: &dyn TakesTurns, close: impl FnOnce() -> T) -> T {
-        if !worker.sharing().hands_over() {
-            return close();
-        }
-        let mut cores = lock(&self.0);
-        let Some(core) = worker.core().and_then(|core| cores.get_mut(&core)) else {
-            return close();
-        };
-        core.stop();
-        let closed = close();
-        if let Err(error) = core.start() {
-            tracing::warn!(owner = worker.owner(), %error, "the workers of a core no longer take turns");
-        }
-        closed
+        self.change(worker, |core| {
+            let Some((core, workers)) = core.filter(|_| worker.sharing() != SharingPolicy::Os)
+            else {
+                return close();
+            };
+            core.stop(&live(workers));
+            let closed = close();
+            if let Err(error) = core.start(&live(workers)) {
+                tracing::warn!(owner = worker.owner(), %error, "the workers of a core no longer take turns");
+            }
+            closed
+        })
     }
 
-    /// The counters of each core whose workers take turns; of none while turns change, which may
-    /// take as long as a request of a worker.
+    /// The counters of each core whose workers take turns now.
     pub(crate) fn stats(&self) -> Vec<SharedCoreStats> {
-        let Ok(mut cores) = self.0.try_lock() else {
-            return Vec::new();
-        };
-        let cores = cores.iter_mut().filter_map(|(number, core)| {
+        let cores: Vec<_> = lock(&self.0)
+            .iter()
+            .map(|(number, core)| (*number, Arc::clone(core)))
+            .collect();
+        let stats = cores.into_iter().filter_map(|(core, shared)| {
+            let turns = lock(&shared.turns);
+            let turns = turns.as_ref()?;
             Some(SharedCoreStats {
-                core: *number,
-                policy: core.live().first()?.sharing().policy,
-                tasks: core.tasks.clone(),
-                stats: core.table.as_ref()?.stats(),
+                core,
+                policy: turns.policy,
+                tasks: turns.tasks.clone(),
+                stats: turns.table.stats(),
             })
         });
-        cores.collect()
+        stats.collect()
     }
 }
 
@@ -187,17 +228,4 @@ pub(crate) struct SharedCoreStats {
     /// The names of the tasks.
     pub(crate) tasks: Vec<String>,
     pub(crate) stats: CoreStats,
-}
-
-/// A policy with its parameters, as in a chain file.
-fn describe(spec: &SharingSpec) -> String {
-    let default = SharingSpec {
-        policy: spec.policy,
-        ..SharingSpec::default()
-    };
-    if *spec == default {
-        spec.policy.to_string()
-    } else {
-        format!("{} with other parameters", spec.policy)
-    }
 }

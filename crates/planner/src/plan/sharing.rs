@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 pub struct SharingPlan {
     /// The policy that chooses the next worker.
     pub policy: SharingPolicy,
-    /// The core.
-    pub core: u32,
     /// Longest turn of one of the chain's processes while others have packets, ns, at the predicted
     /// cost of a packet; absent if it depends on the deadlines of packets.
     pub longest_turn_ns: Option<u64>,

@@ -4,7 +4,6 @@ use myelin_spec::{Mapping, ServiceChain, SharingPolicy, Space};
 
 use crate::admission::RING;
 use crate::error::PlanError;
-use crate::machine::Machine;
 use crate::plan::{Hop, Plan, SharingPlan};
 
 /// A number with decimals is in millionths.
@@ -14,11 +13,7 @@ const MILLION: u64 = 1_000_000;
 ///
 /// # Errors
 /// The workers of the chain cannot hand their core over.
-pub(super) fn plan(
-    plan: &Plan,
-    chain: &ServiceChain,
-    machine: &Machine,
-) -> Result<Option<SharingPlan>, PlanError> {
+pub(super) fn plan(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>, PlanError> {
     let spec = &chain.worker.sharing;
     if !spec.hands_over() || !plan.uses(Space::User) {
         return Ok(None);
@@ -31,7 +26,6 @@ pub(super) fn plan(
         let (longest_turn_ns, why) = longest_turn(plan, chain);
         return Ok(Some(SharingPlan {
             policy: spec.policy,
-            core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
             longest_turn_ns,
             why,
         }));

@@ -221,16 +221,15 @@ impl DeployedFunction {
         job: LayoutJob<'_>,
         hop: &Hop,
     ) -> Result<UserFunction, ApiError> {
+        let planned = job.worker()?;
         // The key has no generation, because the worker and its state outlive a change of the
         // chain.
-        let key = Key {
-            owner: job.chain.owner().to_owned(),
-            circuit: format!("{}.{}", job.chain.name, hop.name),
-        };
+        let key = Key::of_function(planned, &hop.name);
         let sandbox = &job.chain.functions[usize::from(hop.position)].sandbox;
         let spec = &job.chain.worker;
         let start = WorkerStart {
             spec,
+            core: planned.core,
             sandbox,
             mtu: job.longest_mtu()?,
             parts,
