@@ -209,6 +209,9 @@ fn switch_all_on(
             }
         }
     }
+    for done in &mut switched {
+        done.worker_change.keep();
+    }
     let took = retire::drain_previous(plane, &switched);
     drop(realtime);
     let finish = |(done, took): (&switch_on::SwitchedOn, Option<Duration>)| {

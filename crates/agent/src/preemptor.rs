@@ -480,9 +480,9 @@ fn begin(mechanism: SharingMechanism, core: u32, tasks: &mut [Task]) -> myelin_l
     let allowed = affinity::get(0)?;
     let others: Vec<usize> = allowed.iter().copied().filter(|cpu| *cpu != core).collect();
     if mechanism == SharingMechanism::Preempt || others.is_empty() {
-        actuator::bind(0, &[core])?;
+        actuator::bind_this_thread(&[core])?;
     } else {
-        actuator::bind(0, &others)?;
+        actuator::bind_this_thread(&others)?;
     }
     actuator::set_policy(
         0,

@@ -55,7 +55,7 @@ pub use cores::{CoreStatus, TaskStatus};
 pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
-pub use myelin_planner::{Origin, Plan, ShaperPlace, SharingPlan, Step};
+pub use myelin_planner::{BlackBoxSharing, Origin, Plan, ShaperPlace, SharingPlan, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,

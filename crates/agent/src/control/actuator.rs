@@ -29,6 +29,13 @@ pub(crate) fn limit_wake_up(limit_us: u32) -> Result<CpuLatency> {
     CpuLatency::request_limit(limit_us)
 }
 
+/// Binds a thread to a core. A thread that had lost its core gets its ordinary class again.
+pub(crate) fn bind(thread: u32, core: u32) -> Result<()> {
+    affinity::set(thread, &[core as usize])?;
+    switch_policy(thread, Policy::Idle, Policy::Other);
+    Ok(())
+}
+
 /// Runs a thread briefly on each of these CPUs. The thread inherits the caller's class. Returns
 /// whether it got all of them.
 pub(crate) fn visit(cpus: &[usize]) -> bool {
@@ -67,9 +74,9 @@ pub(crate) fn permits_real_time() -> bool {
     std::thread::scope(|scope| scope.spawn(test).join().unwrap_or(false))
 }
 
-/// Binds a thread to a core, 0 for the calling thread.
-pub(crate) fn bind(thread: u32, cpus: &[usize]) -> Result<()> {
-    affinity::set(thread, cpus)
+/// Binds this thread to these CPUs.
+pub(crate) fn bind_this_thread(cpus: &[usize]) -> Result<()> {
+    affinity::set(0, cpus)
 }
 
 /// Sets the scheduling class of a task's thread, 0 for the calling thread.
@@ -100,11 +107,8 @@ pub(crate) fn keep_on_core(pid: u32, core: u32) -> Option<Binding> {
     if cpus == [cpu] {
         return Some(Binding::Kept);
     }
-    match affinity::set(pid, &[cpu]) {
-        Ok(()) => {
-            switch_policy(pid, Policy::Idle, Policy::Other);
-            Some(Binding::Restored)
-        }
+    match bind(pid, core) {
+        Ok(()) => Some(Binding::Restored),
         Err(error) if error.is_not_found() => None,
         Err(_) => {
             switch_policy(pid, Policy::Other, Policy::Idle);

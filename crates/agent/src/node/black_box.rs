@@ -328,7 +328,7 @@ impl BlackBoxState {
         let program = self.program.insert(self.confinement.spawn(program)?);
         if let Some(core) = self.config.core {
             // Threads that the program starts later inherit the core.
-            match actuator::bind(program.pid(), &[core as usize]) {
+            match actuator::bind(program.pid(), core) {
                 Err(error) if !error.is_not_found() => return Err(ApiError::failed(error)),
                 _ => {}
             }

@@ -1,17 +1,22 @@
-//! Cores whose workers hand them over to each other (`worker.sharing`).
+//! Cores whose workers hand them over to each other (`worker.sharing`), or whose black boxes and
+//! workers get turns from a preemptor ([`crate::preemptor`]).
 //!
-//! All workers of such a core have one table ([`CoreTable`]). The table describes their rings,
-//! so the agent makes another one whenever a worker gets or closes a ring. Each worker that has
-//! a table keeps the sockets of all others open. So [`Cores::without_turns`] takes the table
-//! away while a worker closes something.
+//! All workers that hand over have one table ([`CoreTable`]). The table describes their rings, so
+//! the agent makes another one whenever a worker gets or closes a ring. Each worker that has a
+//! table keeps the sockets of all others open. So [`Cores::without_turns`] takes the table away
+//! while a worker closes something.
+//!
+//! Beside a black box, and with another `sharing.mechanism` than `auto`, nobody hands over. A
+//! preemptor is started anew in the same cases.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use myelin_dataplane::{CoreStats, CoreTable, Deaths, Member};
 use myelin_policy::sharing::Parameters;
-use myelin_spec::{SharingMechanism, SharingPolicy, SharingSpec};
+use myelin_spec::{SharingMechanism, SharingPolicy};
 
 use crate::api::ApiError;
 use crate::node::preemptor::{Preemptor, Preemptors};
@@ -57,7 +62,9 @@ pub(crate) trait TakesTurns: Send + Sync {
     /// The worker's core.
     fn core(&self) -> Option<u32>;
     /// How the workers of the core share it.
-    fn sharing(&self) -> &SharingSpec;
+    fn sharing(&self) -> SharingPolicy;
+    /// How the core goes from one task to the next.
+    fn mechanism(&self) -> SharingMechanism;
     /// The policy of the turns; `None` if the operating system shares the core.
     fn policy(&self) -> Option<Parameters>;
     /// The processes that read rings, in the order of the chain.
@@ -72,9 +79,9 @@ pub(crate) trait TakesTurns: Send + Sync {
     }
 }
 
-/// All cores with workers or shared by black boxes, by number.
+/// All cores with workers or black boxes that take turns, by number.
 pub(crate) struct Cores {
-    cores: Mutex<BTreeMap<u32, Core>>,
+    cores: Mutex<BTreeMap<u32, Arc<Core>>>,
     preemptors: Preemptors,
 }
 
@@ -85,33 +92,56 @@ pub(crate) struct Pause<'c> {
     is_over: bool,
 }
 
-#[derive(Default)]
 struct Core {
-    workers: Vec<Weak<dyn TakesTurns>>,
-    table: Option<Arc<CoreTable>>,
-    preemptor: Option<Preemptor>,
+    number: u32,
+    /// The workers and black boxes. Held while their turns change.
+    workers: Mutex<Vec<Weak<dyn TakesTurns>>>,
+    /// The turns that they take now. Held briefly.
+    turns: Mutex<Option<Turns>>,
     /// Ends of preemptors.
-    deaths: Deaths,
+    deaths: Mutex<Deaths>,
     /// The number of [`Pause`]s.
-    pauses: u32,
+    pauses: AtomicU32,
+}
+
+struct Turns {
+    giver: Giver,
+    policy: SharingPolicy,
     /// The names of the tasks.
     tasks: Vec<String>,
 }
 
+/// Who gives turns.
+enum Giver {
+    /// The workers, by this table.
+    Workers(Arc<CoreTable>),
+    Preemptor(Preemptor),
+}
+
 impl Core {
-    fn live(&mut self) -> Vec<Arc<dyn TakesTurns>> {
-        self.workers.retain(|worker| worker.strong_count() > 0);
-        self.workers.iter().filter_map(Weak::upgrade).collect()
+    fn new(number: u32) -> Self {
+        Self {
+            number,
+            workers: Mutex::default(),
+            turns: Mutex::default(),
+            deaths: Mutex::default(),
+            pauses: AtomicU32::new(0),
+        }
     }
 
     /// Takes the table from all workers, or ends the preemptor.
-    fn stop(&mut self) {
-        self.tasks.clear();
-        self.preemptor = None;
-        if self.table.take().is_none() {
+    fn stop(&self, workers: &[Arc<dyn TakesTurns>]) {
+        let turns = lock(&self.turns).take();
+        if !matches!(
+            turns,
+            Some(Turns {
+                giver: Giver::Workers(_),
+                ..
+            })
+        ) {
             return;
         }
-        for worker in self.live() {
+        for worker in workers {
             if let Err(error) = worker.stop_turns() {
                 tracing::warn!(owner = worker.owner(), %error, "a worker does not answer; it keeps its turns");
             }
@@ -119,58 +149,74 @@ impl Core {
     }
 
     /// Lets all tasks take turns, with their present rings.
-    fn start(&mut self, number: u32, preemptors: &Preemptors) -> Result<(), ApiError> {
-        self.tasks.clear();
-        // It has the rings of another time, and may look at one that is closed.
-        self.preemptor = None;
-        if self.pauses > 0 {
+    fn start(
+        &self,
+        workers: &[Arc<dyn TakesTurns>],
+        preemptors: &Preemptors,
+    ) -> Result<(), ApiError> {
+        if self.has_preemptor() {
+            // It has the rings of another time, and keeps workers from answering.
+            self.stop(workers);
+        }
+        if self.pauses.load(Ordering::Relaxed) > 0 {
             return Ok(());
         }
-        let workers = self.live();
         let mut members = Vec::new();
         let mut counts = Vec::new();
-        for worker in &workers {
+        for worker in workers {
             let own = worker.members();
             counts.push(own.len());
             members.extend(own);
         }
-        self.tasks = members.iter().map(|member| member.name.clone()).collect();
         let Some(first) = workers.first() else {
             return Ok(());
         };
-        let mechanism = first.sharing().mechanism;
         let Some(policy) = first.policy().filter(|_| members.len() > 1) else {
-            self.stop();
+            self.stop(workers);
             return Ok(());
         };
         let is_box = |member: &TurnMember| matches!(member.kind, MemberKind::BlackBox(_));
+        let mechanism = first.mechanism();
         if members.iter().any(is_box) || mechanism != SharingMechanism::Auto {
-            let tasks = std::mem::take(&mut self.tasks);
-            self.stop();
-            let started = preemptors.start(number, &members, (policy, mechanism))?;
-            tracing::info!(core = number, mechanism = %started.mechanism, "a preemptor gives turns");
-            self.preemptor = Some(started);
-            self.tasks = tasks;
+            self.stop(workers);
+            let preemptor = preemptors.start(self.number, &members, (policy, mechanism))?;
+            tracing::info!(core = self.number, mechanism = %preemptor.mechanism, "a preemptor gives turns");
+            let turns = Turns {
+                giver: Giver::Preemptor(preemptor),
+                policy: first.sharing(),
+                tasks: members.into_iter().map(|member| member.name).collect(),
+            };
+            *lock(&self.turns) = Some(turns);
             return Ok(());
         }
-        let members = members.into_iter().filter_map(|task| match task.kind {
-            MemberKind::Worker { member, .. } => Some((member, task.budget_ns)),
-            MemberKind::BlackBox(_) => None,
-        });
-        self.start_hand_over(&workers, (&members.collect::<Vec<_>>(), &counts), policy)
+        self.start_hand_over(workers, (members, &counts), policy)
     }
 
     /// Gives all workers a table of their present rings.
     fn start_hand_over(
-        &mut self,
+        &self,
         workers: &[Arc<dyn TakesTurns>],
-        (members, counts): (&[(Member, Option<u64>)], &[usize]),
+        (all, counts): (Vec<TurnMember>, &[usize]),
         policy: Parameters,
     ) -> Result<(), ApiError> {
+        let mut tasks = Vec::new();
+        let mut members = Vec::new();
+        for task in all {
+            if let MemberKind::Worker { member, .. } = task.kind {
+                tasks.push(task.name);
+                members.push((member, task.budget_ns));
+            }
+        }
         let least_ns = members.iter().filter_map(|(_, budget_ns)| *budget_ns).min();
         let policy = least_ns.map_or(policy, |least_ns| policy.for_hand_over(least_ns));
-        let table = CoreTable::create(members, policy).map_err(ApiError::failed)?;
+        let table = CoreTable::create(&members, policy).map_err(ApiError::failed)?;
         let table = Arc::new(table);
+        // Readers see the new table from its first turn on; a failed start leaves it to `stop`.
+        *lock(&self.turns) = workers.first().map(|first| Turns {
+            giver: Giver::Workers(Arc::clone(&table)),
+            policy: first.sharing(),
+            tasks,
+        });
         let mut first = 0;
         for (worker, count) in workers.iter().zip(counts) {
             if *count > 0 {
@@ -178,9 +224,53 @@ impl Core {
             }
             first += count;
         }
-        self.table = Some(table);
         Ok(())
     }
+
+    fn has_preemptor(&self) -> bool {
+        let turns = lock(&self.turns);
+        matches!(
+            *turns,
+            Some(Turns {
+                giver: Giver::Preemptor(_),
+                ..
+            })
+        )
+    }
+
+    /// Starts the preemptor again if it has ended. Its guardian has given the tasks back to the
+    /// kernel.
+    fn restart_preemptor(&self, preemptors: &Preemptors) {
+        let has_ended = match &mut *lock(&self.turns) {
+            Some(Turns {
+                giver: Giver::Preemptor(preemptor),
+                ..
+            }) => preemptor.has_ended(),
+            _ => false,
+        };
+        // A request that changes the turns starts the preemptor itself.
+        let Some(mut workers) = self.workers.try_lock().ok().filter(|_| has_ended) else {
+            return;
+        };
+        let workers = live(&mut workers);
+        self.stop(&workers);
+        let core = self.number;
+        if lock(&self.deaths).record_death(Instant::now()) {
+            tracing::error!(
+                core,
+                "the preemptor ended too often and is no longer restarted: the kernel shares the core until a chain on it changes"
+            );
+        } else if let Err(error) = self.start(&workers, preemptors) {
+            tracing::error!(core, %error, "cannot restart a preemptor: the kernel shares the core");
+        } else {
+            tracing::warn!(core, "a preemptor died and was restarted");
+        }
+    }
+}
+
+fn live(workers: &mut Vec<Weak<dyn TakesTurns>>) -> Vec<Arc<dyn TakesTurns>> {
+    workers.retain(|worker| worker.strong_count() > 0);
+    workers.iter().filter_map(Weak::upgrade).collect()
 }
 
 impl Cores {
@@ -191,33 +281,39 @@ impl Cores {
         }
     }
 
-    /// Adds a worker to its core.
-    ///
-    /// # Errors
-    /// Another worker of the core has another scheduler.
-    pub(crate) fn join(&self, worker: &Arc<dyn TakesTurns>) -> Result<(), ApiError> {
-        let Some(number) = worker.core() else {
-            return Ok(());
-        };
+    fn core(&self, number: u32) -> Arc<Core> {
         let mut cores = lock(&self.cores);
-        let core = cores.entry(number).or_default();
-        let live = core.live();
-        if live.iter().any(|other| Arc::ptr_eq(other, worker)) {
-            return Ok(());
+        let core = cores.entry(number);
+        Arc::clone(core.or_insert_with(|| Arc::new(Core::new(number))))
+    }
+
+    /// Calls `change` with the core of a worker and the workers there, which change no turns
+    /// meanwhile; with `None` for a worker without a core.
+    fn change<T>(
+        &self,
+        worker: &dyn TakesTurns,
+        change: impl FnOnce(Option<(&Core, &mut Vec<Weak<dyn TakesTurns>>)>) -> T,
+    ) -> T {
+        while let Some(number) = worker.core() {
+            let core = self.core(number);
+            let mut workers = lock(&core.workers);
+            // The worker may have moved before the lock.
+            if worker.core() == Some(number) {
+                return change(Some((&core, &mut workers)));
+            }
         }
-        let spec = worker.sharing();
-        if let Some(other) = live.iter().find(|other| other.sharing() != spec) {
-            return Err(ApiError::failed(format!(
-                "core {number} has a worker of owner {} with `sharing: {}`, and the chain's worker has \
-                 `sharing: {}`: all workers of a core need the same spec.worker.sharing; make both equal, or write \
-                 another `worker: {{ core }}`",
-                other.owner(),
-                describe(other.sharing()),
-                describe(spec),
-            )));
-        }
-        core.workers.push(Arc::downgrade(worker));
-        Ok(())
+        change(None)
+    }
+
+    /// Adds a worker to its core. Admission has checked that all workers there share it alike.
+    pub(crate) fn join(&self, worker: &Arc<dyn TakesTurns>) {
+        self.change(&**worker, |core| {
+            let Some((_, workers)) = core else { return };
+            let mut others = live(workers).into_iter();
+            if !others.any(|other| Arc::ptr_eq(&other, worker)) {
+                workers.push(Arc::downgrade(worker));
+            }
+        });
     }
 
     /// Lets the workers of a core take turns, with their present rings.
@@ -225,122 +321,123 @@ impl Cores {
     /// # Errors
     /// A worker refuses its turns.
     pub(crate) fn refresh(&self, worker: &dyn TakesTurns) -> Result<(), ApiError> {
-        if !worker.sharing().hands_over() {
-            return Ok(());
-        }
-        let mut cores = lock(&self.cores);
-        let Some((number, core)) = worker
-            .core()
-            .and_then(|number| Some((number, cores.get_mut(&number)?)))
-        else {
-            return Ok(());
-        };
-        core.deaths = Deaths::default();
-        core.start(number, &self.preemptors)
+        self.change(worker, |core| match core {
+            Some((core, workers)) if worker.sharing() != SharingPolicy::Os => {
+                *lock(&core.deaths) = Deaths::default();
+                core.start(&live(workers), &self.preemptors)
+            }
+            _ => Ok(()),
+        })
     }
 
     /// Tells the preemptor of the worker's core, if there is one, that the worker has a new process.
+    ///
+    /// # Errors
+    /// The preemptor does not start again.
     pub(crate) fn replace_process(&self, worker: &dyn TakesTurns) -> Result<(), ApiError> {
-        let mut cores = lock(&self.cores);
-        let core = worker
-            .core()
-            .and_then(|number| Some((number, cores.get_mut(&number)?)));
-        match core {
-            Some((number, core)) if core.preemptor.is_some() => {
-                core.start(number, &self.preemptors)
+        self.change(worker, |core| match core {
+            Some((core, workers)) if core.has_preemptor() => {
+                core.start(&live(workers), &self.preemptors)
             }
             _ => Ok(()),
-        }
+        })
     }
 
     /// Stops the turns of a core while a program starts on it: a program that starts needs the core
     /// before it has packets.
-    pub(crate) fn pause(&self, core: u32) -> Pause<'_> {
-        let mut cores = lock(&self.cores);
-        let paused = cores.entry(core).or_default();
-        paused.pauses += 1;
-        paused.stop();
+    pub(crate) fn pause(&self, number: u32) -> Pause<'_> {
+        let core = self.core(number);
+        let mut workers = lock(&core.workers);
+        core.pauses.fetch_add(1, Ordering::Relaxed);
+        core.stop(&live(&mut workers));
         Pause {
             cores: self,
-            core,
+            core: number,
             is_over: false,
         }
     }
 
     fn end_pause(&self, number: u32) -> Result<(), ApiError> {
-        let mut cores = lock(&self.cores);
-        let Some(core) = cores.get_mut(&number) else {
-            return Ok(());
-        };
-        core.pauses = core.pauses.saturating_sub(1);
-        core.start(number, &self.preemptors)
+        let core = self.core(number);
+        let mut workers = lock(&core.workers);
+        core.pauses.fetch_sub(1, Ordering::Relaxed);
+        *lock(&core.deaths) = Deaths::default();
+        core.start(&live(&mut workers), &self.preemptors)
     }
 
-    /// Starts preemptors again that have ended. Their guardians have given the tasks back to the
-    /// kernel.
+    /// Starts preemptors again that have ended.
     pub(crate) fn restart_preemptors(&self) {
-        // A request starts the preemptor of each core that it changes.
-        let Ok(mut cores) = self.cores.try_lock() else {
-            return;
-        };
-        for (number, core) in cores.iter_mut() {
-            if !core.preemptor.as_mut().is_some_and(Preemptor::has_ended) {
-                continue;
-            }
-            core.stop();
-            if core.deaths.record_death(Instant::now()) {
-                tracing::error!(
-                    core = number,
-                    "the preemptor ended too often and is no longer restarted: the kernel shares the core until a chain on it changes"
-                );
-            } else if let Err(error) = core.start(*number, &self.preemptors) {
-                tracing::error!(core = number, %error, "cannot restart a preemptor: the kernel shares the core");
-            } else {
-                tracing::warn!(core = number, "a preemptor died and was restarted");
-            }
+        let cores: Vec<_> = lock(&self.cores).values().map(Arc::clone).collect();
+        for core in cores {
+            core.restart_preemptor(&self.preemptors);
         }
+    }
+
+    /// Takes a worker from its core, calls `settle`, which may give it another core or another
+    /// policy, and adds it to the core that it then has. The workers of both cores take turns
+    /// again.
+    ///
+    /// # Errors
+    /// That of `settle`, or a worker refuses its turns. The worker is on its core also then.
+    pub(crate) fn move_worker(
+        &self,
+        worker: &Arc<dyn TakesTurns>,
+        settle: impl FnOnce() -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let settled = self.change(&**worker, |core| {
+            let Some((core, workers)) = core else {
+                return settle();
+            };
+            core.stop(&live(workers));
+            workers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(worker)));
+            let settled = settle();
+            if let Err(error) = core.start(&live(workers), &self.preemptors) {
+                tracing::warn!(%error, "the workers of a core no longer take turns");
+            }
+            settled
+        });
+        self.join(worker);
+        settled.and(self.refresh(&**worker))
     }
 
     /// Calls `close` while the workers of the core take no turns, because `close` closes rings.
     pub(crate) fn without_turns<T>(&self, worker: &dyn TakesTurns, close: impl FnOnce() -> T) -> T {
-        if !worker.sharing().hands_over() {
-            return close();
-        }
-        let mut cores = lock(&self.cores);
-        let core = worker
-            .core()
-            .and_then(|number| Some((number, cores.get_mut(&number)?)));
-        let Some((number, core)) = core else {
-            return close();
-        };
-        core.stop();
-        let closed = close();
-        if let Err(error) = core.start(number, &self.preemptors) {
-            tracing::warn!(owner = worker.owner(), %error, "the workers of a core no longer take turns");
-        }
-        closed
+        self.change(worker, |core| {
+            let Some((core, workers)) = core.filter(|_| worker.sharing() != SharingPolicy::Os)
+            else {
+                return close();
+            };
+            core.stop(&live(workers));
+            let closed = close();
+            if let Err(error) = core.start(&live(workers), &self.preemptors) {
+                tracing::warn!(owner = worker.owner(), %error, "the workers of a core no longer take turns");
+            }
+            closed
+        })
     }
 
-    /// The counters of each core whose workers take turns; of none while turns change, which may
-    /// take as long as a request of a worker.
+    /// The counters of each core whose workers take turns now.
     pub(crate) fn stats(&self) -> Vec<SharedCoreStats> {
-        let Ok(mut cores) = self.cores.try_lock() else {
-            return Vec::new();
-        };
-        let cores = cores.iter_mut().filter_map(|(number, core)| {
-            let preemptor = core.preemptor.as_ref();
-            let stats = preemptor.map(|preemptor| (preemptor.stats(), Some(preemptor.mechanism)));
-            let hand_over = core.table.as_ref().map(|table| (table.stats(), None));
-            let (stats, mechanism) = stats.or(hand_over)?;
+        let cores: Vec<_> = lock(&self.cores)
+            .iter()
+            .map(|(number, core)| (*number, Arc::clone(core)))
+            .collect();
+        let stats = cores.into_iter().filter_map(|(core, shared)| {
+            let turns = lock(&shared.turns);
+            let turns = turns.as_ref()?;
+            let (stats, mechanism) = match &turns.giver {
+                Giver::Workers(table) => (table.stats(), None),
+                Giver::Preemptor(preemptor) => (preemptor.stats(), Some(preemptor.mechanism)),
+            };
             Some(SharedCoreStats {
-                core: *number,
-                policy: core.live().first()?.sharing().policy,
+                core,
+                policy: turns.policy,
                 mechanism,
-                tasks: core.tasks.clone(),
+                tasks: turns.tasks.clone(),
                 stats,
             })
         });
-        cores.collect()
+        stats.collect()
     }
 }
 
@@ -374,17 +471,4 @@ pub(crate) struct SharedCoreStats {
     /// The names of the tasks.
     pub(crate) tasks: Vec<String>,
     pub(crate) stats: CoreStats,
-}
-
-/// A policy with its parameters, as in a chain file.
-fn describe(spec: &SharingSpec) -> String {
-    let default = SharingSpec {
-        policy: spec.policy,
-        ..SharingSpec::default()
-    };
-    if *spec == default {
-        spec.policy.to_string()
-    } else {
-        format!("{} with other parameters", spec.policy)
-    }
 }

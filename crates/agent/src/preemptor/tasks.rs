@@ -28,7 +28,7 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Task {
     owner: Owner,
-    core: usize,
+    core: u32,
     /// Sorted.
     threads: Vec<u32>,
     pub(super) state: State,
@@ -61,7 +61,7 @@ impl Task {
                 TaskMembers::Group(path) => Owner::Group(Cgroup::open(path)?),
                 TaskMembers::Process(pid) => Owner::Process(PidFd::open(*pid)?),
             },
-            core: core as usize,
+            core,
             threads: Vec::new(),
             state: State::Fair,
             scans: 0,
@@ -95,7 +95,7 @@ impl Task {
         let is_new = |thread: &u32| self.scans == 0 || before.binary_search(thread).is_err();
         for thread in threads.filter(is_new) {
             if matches!(self.owner, Owner::Group(_)) {
-                unless_ended(actuator::bind(thread, &[self.core]))?;
+                unless_ended(actuator::bind(thread, self.core))?;
             }
             self.set_thread(thread, mechanism)?;
         }

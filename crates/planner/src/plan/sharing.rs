@@ -13,15 +13,22 @@ pub struct SharingPlan {
     /// refuses real-time priorities, `sharing.mechanism: auto` becomes `weights` at deployment.
     #[serde(default)]
     pub mechanism: SharingMechanism,
-    /// The black box; absent for the worker.
-    #[serde(default)]
-    pub function: Option<String>,
-    /// The core.
-    pub core: u32,
     /// Longest turn of one of the chain's processes while others have packets, ns, at the predicted
     /// cost of a packet; absent if it depends on the deadlines of packets, or on the unknown cost of
     /// a black box.
     pub longest_turn_ns: Option<u64>,
     /// The reason for this length.
     pub why: String,
+}
+
+/// The turns of a black box on its core.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlackBoxSharing {
+    /// The function.
+    pub function: String,
+    /// The core.
+    pub core: u32,
+    /// The turns.
+    pub turns: SharingPlan,
 }

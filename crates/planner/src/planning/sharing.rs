@@ -2,26 +2,33 @@
 
 use myelin_spec::{
     ExternalConfig, FunctionConfig, FunctionSpec, Mapping, ServiceChain, SharingMechanism,
-    SharingPolicy, Space,
+    SharingPolicy, SharingSpec, Space,
 };
 
 use crate::admission::RING;
 use crate::error::PlanError;
 use crate::machine::Machine;
-use crate::plan::{Hop, Plan, SharingPlan};
+use crate::plan::{BlackBoxSharing, Hop, Plan, SharingPlan};
 
 /// A number with decimals is in millionths.
 const MILLION: u64 = 1_000_000;
 
-/// Plans the turns. Returns `None` for a chain without turns.
+/// Plans the turns of a chain's worker and black boxes, after its worker.
 ///
 /// # Errors
-/// The workers of the chain cannot hand their core over.
+/// They cannot take turns, or do not agree on them.
 pub(super) fn plan(
-    plan: &Plan,
+    plan: &mut Plan,
     chain: &ServiceChain,
     machine: &Machine,
-) -> Result<Option<SharingPlan>, PlanError> {
+) -> Result<(), PlanError> {
+    plan.black_box_sharing = plan_black_boxes(chain, machine)?;
+    plan.sharing = plan_worker(plan, chain)?;
+    check_agreement(plan, chain)
+}
+
+/// Returns `None` for a worker without turns.
+fn plan_worker(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>, PlanError> {
     let spec = &chain.worker.sharing;
     if !spec.hands_over() || !plan.uses(Space::User) {
         return Ok(None);
@@ -32,14 +39,12 @@ pub(super) fn plan(
         "packet sockets tell no other worker how many packets wait"
     } else {
         let (longest_turn_ns, why) = longest_turn(plan, chain);
-        let core = chain.worker.core.unwrap_or_else(|| machine.default_core());
+        let core = plan.worker.as_ref().map(|worker| worker.core);
         let mut boxes = plan.black_box_sharing.iter();
-        let beside = boxes.find(|black_box| black_box.core == core);
+        let beside = boxes.find(|black_box| Some(black_box.core) == core);
         return Ok(Some(SharingPlan {
             policy: spec.policy,
-            mechanism: beside.map_or(spec.mechanism, |black_box| black_box.mechanism),
-            function: None,
-            core,
+            mechanism: beside.map_or(spec.mechanism, |black_box| black_box.turns.mechanism),
             longest_turn_ns,
             why,
         }));
@@ -52,27 +57,61 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// A black box has a CPU quota, with which its mechanism does not work.
-pub(super) fn plan_black_boxes(
+fn plan_black_boxes(
     chain: &ServiceChain,
     machine: &Machine,
-) -> Result<Vec<SharingPlan>, PlanError> {
+) -> Result<Vec<BlackBoxSharing>, PlanError> {
     let mut plans = Vec::new();
     for function in &chain.functions {
         if let FunctionConfig::External(config) = &function.config
             && let Some(core) = config.core.filter(|_| config.sharing.hands_over())
         {
-            plans.push(SharingPlan {
-                policy: config.sharing.policy,
-                mechanism: choose_mechanism(chain, (function, config), machine)?,
-                function: Some(function.name.clone()),
+            plans.push(BlackBoxSharing {
+                function: function.name.clone(),
                 core,
-                longest_turn_ns: (config.sharing.policy == SharingPolicy::RoundRobin)
-                    .then_some(config.sharing.slice_ns),
-                why: explain_turn(config),
+                turns: SharingPlan {
+                    policy: config.sharing.policy,
+                    mechanism: choose_mechanism(chain, (function, config), machine)?,
+                    longest_turn_ns: (config.sharing.policy == SharingPolicy::RoundRobin)
+                        .then_some(config.sharing.slice_ns),
+                    why: explain_turn(config),
+                },
             });
         }
     }
     Ok(plans)
+}
+
+/// Checks that the chain's worker and black boxes share each core alike.
+///
+/// # Errors
+/// Two of them have another `sharing`.
+fn check_agreement(plan: &Plan, chain: &ServiceChain) -> Result<(), PlanError> {
+    let worker = plan.worker.iter();
+    let worker = worker.map(|worker| ("the worker", worker.core, &chain.worker.sharing));
+    let all: Vec<_> = worker.chain(core_uses(chain)).collect();
+    for (index, (name, core, sharing)) in all.iter().enumerate() {
+        let mut others = all[..index].iter();
+        if let Some((other, ..)) = others.find(|other| other.1 == *core && other.2 != *sharing) {
+            let problem = format!(
+                ": core {core} has {other} and {name}, with another `sharing` each: all black boxes and workers of a \
+                 core need the same; make both equal, or write another core"
+            );
+            return Err(PlanError::new(chain, &chain.places.chain, problem));
+        }
+    }
+    Ok(())
+}
+
+/// The black boxes with a core, as name, core and sharing.
+pub(crate) fn core_uses(chain: &ServiceChain) -> impl Iterator<Item = (&str, u32, &SharingSpec)> {
+    let functions = chain.functions.iter();
+    functions.filter_map(|function| match &function.config {
+        FunctionConfig::External(config) => {
+            Some((function.name.as_str(), config.core?, &config.sharing))
+        }
+        _ => None,
+    })
 }
 
 fn choose_mechanism(

@@ -35,10 +35,12 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
         let (place, name) = (&chain.places.ports, &chain.name);
         ApiError::failed(format!("{place}: chain `{name}`: {error}"))
     };
-    let key = Key::of(chain, "");
+    let worker = job.worker()?;
+    let key = Key::of(worker);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
+        core: worker.core,
         sandbox: &sandbox,
         mtu: MTU,
         parts,
@@ -69,11 +71,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
         _running: running,
         worker,
         direction,
-        policing: if chain.sla.is_policed() {
-            chain.sla.policing_profile()
-        } else {
-            Profile::default()
-        },
+        policing: plan.policing.unwrap_or_default(),
         spi: job.spi,
         generation: job.generation,
         functions: chain.functions.len(),

@@ -239,16 +239,15 @@ impl DeployedFunction {
         job: LayoutJob<'_>,
         hop: &Hop,
     ) -> Result<UserFunction, ApiError> {
+        let planned = job.worker()?;
         // The key has no generation, because the worker and its state outlive a change of the
         // chain.
-        let key = Key {
-            owner: job.chain.owner().to_owned(),
-            circuit: format!("{}.{}", job.chain.name, hop.name),
-        };
+        let key = Key::of_function(planned, &hop.name);
         let sandbox = &job.chain.functions[usize::from(hop.position)].sandbox;
         let spec = &job.chain.worker;
         let start = WorkerStart {
             spec,
+            core: planned.core,
             sandbox,
             mtu: job.longest_mtu()?,
             parts,
@@ -376,7 +375,7 @@ fn start_black_box(
         BlackBox::start(dirs, (chain, function, config), turns, sandbox)
     })?;
     if config.sharing.hands_over() {
-        parts.cores.join(&(black_box.shared() as Arc<_>))?;
+        parts.cores.join(&(black_box.shared() as Arc<_>));
     }
     Ok(black_box)
 }

@@ -33,10 +33,12 @@ pub(super) struct OnSuperPackets {
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets, ApiError> {
     let LayoutJob { chain, plan, .. } = job;
     let (_, ingress, egress) = job.ports.kernel_ports()?;
-    let key = Key::of(chain, &job.ports.made_by);
+    let worker = job.worker()?;
+    let key = Key::of(worker);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
+        core: worker.core,
         sandbox: &sandbox,
         mtu: job.longest_mtu()?,
         parts,
@@ -64,11 +66,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets,
         _running: running,
         ports: [receiver, sender],
         worker,
-        policing: if chain.sla.is_policed() {
-            chain.sla.policing_profile()
-        } else {
-            Profile::default()
-        },
+        policing: plan.policing.unwrap_or_default(),
         spi: job.spi,
         generation: job.generation,
         functions: chain.functions.len(),

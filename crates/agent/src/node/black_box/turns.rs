@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use myelin_policy::sharing::Parameters;
-use myelin_spec::{SharingMechanism, SharingSpec};
+use myelin_spec::{SharingMechanism, SharingPolicy, SharingSpec};
 
 use super::{BlackBox, Key};
 use crate::node::confinement::GroupTurns;
@@ -52,8 +52,12 @@ impl TakesTurns for BlackBox {
         self.turns.core
     }
 
-    fn sharing(&self) -> &SharingSpec {
-        &self.turns.sharing
+    fn sharing(&self) -> SharingPolicy {
+        self.turns.sharing.policy
+    }
+
+    fn mechanism(&self) -> SharingMechanism {
+        self.turns.sharing.mechanism
     }
 
     fn policy(&self) -> Option<Parameters> {

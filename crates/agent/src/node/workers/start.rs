@@ -16,6 +16,7 @@ pub(super) const SMALL_FRAME_MTU: u32 = 1600;
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerStart<'a> {
     pub(crate) spec: &'a WorkerSpec,
+    pub(crate) core: u32,
     pub(crate) sandbox: &'a SandboxSpec,
     /// Longest IP packet of the chain's ports, bytes.
     pub(crate) mtu: u32,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use myelin_dataplane::{CoreTable, Error, WorkerHandle};
 use myelin_policy::sharing::Parameters;
-use myelin_spec::SharingSpec;
+use myelin_spec::{SharingMechanism, SharingPolicy};
 
 use super::{Worker, WorkerState};
 use crate::api::ApiError;
@@ -19,12 +19,17 @@ impl TakesTurns for Worker {
         self.facts.core()
     }
 
-    fn sharing(&self) -> &SharingSpec {
-        &self.spec.sharing
+    fn sharing(&self) -> SharingPolicy {
+        self.settings().sharing.policy
+    }
+
+    fn mechanism(&self) -> SharingMechanism {
+        self.settings().sharing.mechanism
     }
 
     fn policy(&self) -> Option<Parameters> {
-        Parameters::of(&self.spec.sharing, self.spec.batch)
+        let settings = self.settings();
+        Parameters::of(&settings.sharing, settings.batch)
     }
 
     fn members(&self) -> Vec<TurnMember> {
