@@ -14,7 +14,6 @@ mod engine;
 mod measure;
 mod node;
 mod pool;
-mod preemptor;
 mod server;
 mod status;
 
@@ -27,11 +26,11 @@ use std::time::{Duration, Instant};
 use myelin_linux::{mount_namespace, resource_limit};
 use nix::fcntl::{Flock, FlockArg};
 
+pub use control::preemptor::run as run_preemptor;
 pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_costs, port_kind};
 pub use engine::Engine;
 pub use myelin_measure::Monitor;
 pub use node::container::version as runc_version;
-pub use preemptor::run as run_preemptor;
 pub use server::ServeOptions;
 
 pub use myelin_api as api;

@@ -366,8 +366,16 @@ fn plan_tells_the_turns_and_wrong_ones_are_refused() {
     // Another policy on the same core.
     let text = two_pollers("o", "sharing: round-robin");
     let file = myelin.write_file(&text);
-    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
+    let error = myelin.run_failing(3, &["up", file.to_str().unwrap()]);
     assert!(error.contains("need the same"), "{error}");
+    let functions = [
+        function("one", POLLER, "sharing: unis"),
+        function("two", POLLER, "sharing: deadline"),
+    ];
+    let file = myelin.write_file(&chain("d", 9000, &functions));
+    let output = myelin.run(&["plan", file.to_str().unwrap()]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("core 1 has one and two"), "{error}");
     expect_core(&myelin, 2);
     assert_no_answer_missing(&myelin, "q", "after a refused chain");
     myelin.run_ok(&["down", "--all"]);

@@ -16,7 +16,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
 use crate::procfs::{self, Stat};
-use crate::sched::{self, Policy};
 
 pub use rustix::process::Signal;
 
@@ -168,16 +167,8 @@ impl Process {
                 break;
             }
         }
-        for (pid, handle) in &tree {
+        for (_, handle) in &tree {
             handle.signal(Signal::KILL)?;
-            // A real-time thread that waits for others of its core could not end. Another process
-            // with this number cannot exist before this one is reaped.
-            if handle
-                .wait(Duration::ZERO)
-                .is_ok_and(|has_ended| !has_ended)
-            {
-                let _ = sched::set(*pid, Policy::Other);
-            }
         }
         for (pid, handle) in &tree {
             if !handle.wait(KILL_TIMEOUT)? {

@@ -1,5 +1,5 @@
 //! Cores whose workers hand them over to each other (`worker.sharing`), or whose black boxes and
-//! workers get turns from a preemptor ([`crate::preemptor`]).
+//! workers get turns from a preemptor ([`crate::control::preemptor`]).
 //!
 //! All workers that hand over have one table ([`CoreTable`]). The table describes their rings, so
 //! the agent makes another one whenever a worker gets or closes a ring. Each worker that has a
@@ -330,7 +330,7 @@ impl Cores {
         })
     }
 
-    /// Tells the preemptor of the worker's core, if there is one, that the worker has a new process.
+    /// Tells the preemptor of the worker's core, if there is one, of the worker's new process.
     ///
     /// # Errors
     /// The preemptor does not start again.

@@ -16,9 +16,9 @@ use myelin_spec::SharingMechanism;
 
 use crate::api::ApiError;
 use crate::control::actuator;
+use crate::control::preemptor::setup::{CoreSetup, LaneSetup, RingSetup, TaskMembers, TaskSetup};
+use crate::control::preemptor::{self, Record};
 use crate::node::cores::{MemberKind, TurnMember};
-use crate::preemptor::setup::{CoreSetup, LaneSetup, RingSetup, TaskMembers, TaskSetup};
-use crate::preemptor::{self, Record};
 
 /// What a node needs to start preemptors.
 pub(crate) struct Preemptors {

@@ -132,8 +132,8 @@ impl Ledger {
         }
     }
 
-    /// Returns why the worker or a black box of a planned chain cannot share its core with those there,
-    /// which no remaining contract changes.
+    /// Returns why the worker or a black box of a planned chain cannot share its core with those
+    /// there, which no remaining contract changes.
     pub fn find_core_conflict(&self, chain: &ServiceChain, plan: &Plan) -> Option<String> {
         let uses = CoreUse::of(chain, plan);
         let mut uses = uses.iter();

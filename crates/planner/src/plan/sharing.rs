@@ -14,8 +14,8 @@ pub struct SharingPlan {
     #[serde(default)]
     pub mechanism: SharingMechanism,
     /// Longest turn of one of the chain's processes while others have packets, ns, at the predicted
-    /// cost of a packet; absent if it depends on the deadlines of packets, or on the unknown cost of
-    /// a black box.
+    /// cost of a packet; absent if it depends on the deadlines of packets, or on the unknown cost
+    /// of a black box.
     pub longest_turn_ns: Option<u64>,
     /// The reason for this length.
     pub why: String,

@@ -2,26 +2,26 @@
 //! packets between them (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has its
 //! own worker, a black box a second link.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod black_boxes;
+
 use std::time::Instant;
 
 use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
-    BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, Hook,
-    LoadedChain, Plane,
+    DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, Hook, LoadedChain, Plane,
 };
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
 use myelin_packet::{Flows, HopCounters};
 use myelin_planner::Hop;
 use myelin_policy::sla::{LossCounter, LossPlace};
-use myelin_spec::{FunctionConfig, FunctionInstance, FunctionSpec, Space};
+use myelin_spec::{FunctionInstance, Space};
 
+use self::black_boxes::{shared_cores, start_black_box};
 use super::LayoutJob;
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::node::Parts;
-use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease, BlackBoxTurns};
+use crate::node::black_box::BlackBoxLease;
 use crate::node::chains::kernel_hook;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout, read_kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
@@ -319,65 +319,6 @@ fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
         .map_err(ApiError::failed)?;
     link.attach_near(&near.name, near.index)
         .map_err(ApiError::failed)
-}
-
-/// The cores whose turns the chain's black boxes take.
-fn shared_cores(job: LayoutJob<'_>) -> BTreeSet<u32> {
-    let functions = job.chain.functions.iter();
-    let core = |function: &FunctionSpec| match &function.config {
-        FunctionConfig::External(config) if config.sharing.hands_over() => config.core,
-        _ => None,
-    };
-    functions.filter_map(core).collect()
-}
-
-/// Starts a black box, which takes turns if its function names a policy. `counters` are those of
-/// the packets that enter and leave it.
-fn start_black_box(
-    parts: &Parts,
-    job: LayoutJob<'_>,
-    hop: &Hop,
-    sandbox: &Sandbox,
-    (entered, slots): (Option<u32>, BlackBoxSlots),
-) -> Result<BlackBoxLease, ApiError> {
-    let function = &job.chain.functions[usize::from(hop.position)];
-    let (FunctionConfig::External(config), Some(entered)) = (&function.config, entered) else {
-        return Err(ApiError::failed(format!(
-            "`{}` is not a black box",
-            hop.name
-        )));
-    };
-    let key = black_box::Key {
-        spi: job.spi,
-        generation: job.generation,
-        position: hop.position,
-    };
-    let dirs = BlackBoxDirs {
-        run_dir: &parts.run_dir,
-        journal: &parts.journal,
-    };
-    let chain = &job.chain.name;
-    let turns = BlackBoxTurns {
-        cores: Arc::clone(&parts.cores),
-        owner: job.chain.owner().to_owned(),
-        name: format!("{chain}.{}", hop.name),
-        core: config.core,
-        sharing: config.sharing.clone(),
-        key,
-        group: String::new(),
-        entered,
-        left: [slots.out, slots.back],
-        ring: config.ring,
-        budget_ns: job.plan.sla.latency_ns,
-        has_quota: function.sandbox.limits.cpu_millicores.is_some(),
-    };
-    let black_box = parts.black_boxes.acquire(&key, || {
-        BlackBox::start(dirs, (chain, function, config), turns, sandbox)
-    })?;
-    if config.sharing.hands_over() {
-        parts.cores.join(&(black_box.shared() as Arc<_>));
-    }
-    Ok(black_box)
 }
 
 impl Distributed {

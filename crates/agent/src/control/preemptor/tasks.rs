@@ -15,7 +15,7 @@ use crate::control::actuator;
 /// Scans between two that set the state of all threads again, in case one has changed its own.
 const SCANS_UNTIL_ALL: u32 = 64;
 
-/// What a task does, as far as the kernel is told.
+/// The state of a task for the kernel's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// The kernel schedules the task as any other one.

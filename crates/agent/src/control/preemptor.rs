@@ -1,7 +1,7 @@
 //! `myelin preemptor`: the process that gives black boxes their turns on a shared core.
 //!
-//! A black box polls and never yields. The preemptor reads how full the rings of all tasks are, asks
-//! the policy ([`myelin_policy::sharing`]) who is next, and lets the kernel run that one:
+//! A black box polls and never yields. The preemptor reads how full the rings of all tasks are,
+//! asks the policy ([`myelin_policy::sharing`]) who is next, and lets the kernel run that one:
 //!
 //! ```text
 //!  agent ----starts----> preemptor ----starts----> guardian
@@ -18,20 +18,19 @@
 //! the agent starts again. While such a program starts, the kernel shares the core ([`GRACE`]).
 
 mod guardian;
+mod handshake;
 mod record;
 mod rings;
 pub(crate) mod setup;
 mod tasks;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ExitCode};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{CoreStats, TaskStats, monotonic_ns};
 use myelin_kernel::CounterReader;
-use myelin_linux::process::{PidFd, Signal};
 use myelin_linux::sched::Policy as Class;
 use myelin_linux::{affinity, inherit, priorities};
 use myelin_policy::Policy;
@@ -40,29 +39,23 @@ use myelin_policy::sharing::{
 };
 use myelin_spec::SharingMechanism;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::control::actuator;
+use handshake::{READY, STOP, read_setup};
+pub(crate) use handshake::{await_ready, stop, tell};
 pub(crate) use record::Record;
 use rings::Ring;
 use setup::{CoreSetup, GuardianSetup, TaskMembers};
 use tasks::{Found, State, Task};
 
-/// The first word of the line that a preemptor or guardian writes when it is ready.
-pub(crate) const READY: &str = "ready";
-/// The line by which the agent ends a preemptor.
-pub(crate) const STOP: &str = "stop";
-/// Longest wait for the start of a preemptor or guardian.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two looks at threads, guardian and agent.
 const SCAN: Duration = Duration::from_millis(5);
 /// While a program starts again, the kernel shares the core for this time.
 const GRACE: Duration = Duration::from_secs(1);
 /// Without packets, a preemptor looks at the rings this many times less often.
 const IDLE_TICKS: u32 = 4;
-/// A task without packets gets a turn of one look after this time, ns: programs have other work too,
-/// such as signals, timers and requests.
+/// A task without packets gets a turn of one look after this time, ns: programs also have other
+/// work, such as signals, timers and requests.
 const LONGEST_ABSENCE_NS: u64 = 20_000_000;
 /// Cost of a packet before a turn is timed, ps.
 const FIRST_COST_PS: u64 = 1_000_000;
@@ -99,56 +92,6 @@ fn is_real_time(mechanism: SharingMechanism) -> bool {
         mechanism,
         SharingMechanism::Flip | SharingMechanism::Preempt
     )
-}
-
-/// Reads the set-up, one line, from standard input.
-fn read_setup<T: DeserializeOwned>() -> Result<T, String> {
-    // The standard library's buffer would keep what follows the line; nothing follows before READY.
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    read.map_err(|error| error.to_string())?;
-    serde_json::from_str(&line).map_err(|error| {
-        format!("standard input has no set-up: {error}; only the agent starts this command")
-    })
-}
-
-/// Writes the set-up of a new preemptor or guardian.
-pub(crate) fn tell(child: &mut Child, setup: &impl Serialize) -> Result<(), String> {
-    let mut line = serde_json::to_vec(setup).map_err(|error| error.to_string())?;
-    line.push(b'\n');
-    let stdin = child.stdin.as_mut().ok_or("no pipe")?;
-    stdin.write_all(&line).map_err(|error| error.to_string())
-}
-
-/// Waits until a new preemptor or guardian is ready. Returns the words after [`READY`].
-///
-/// # Errors
-/// The process ends, or takes too long. The error is the process's own, if its standard error is a
-/// pipe.
-pub(crate) fn await_ready(child: &mut Child) -> Result<String, String> {
-    let stdout = child.stdout.take().ok_or("no pipe")?;
-    let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        let read = BufReader::new(stdout).read_line(&mut line);
-        // The receiver may have given up.
-        let _ = send.send(read.map(|_| line));
-    });
-    let line = receive.recv_timeout(READY_TIMEOUT);
-    let line = line.map_err(|_| "the process does not become ready".to_owned())?;
-    let line = line.map_err(|error| error.to_string())?;
-    if let Some(rest) = line.strip_prefix(READY) {
-        return Ok(rest.trim().to_owned());
-    }
-    let mut error = String::new();
-    if let Some(stderr) = &mut child.stderr {
-        // The process has closed its standard output, so it ends.
-        let _ = stderr.read_to_string(&mut error);
-    }
-    Err(match error.trim() {
-        "" => "the process ended at once".to_owned(),
-        error => error.to_owned(),
-    })
 }
 
 /// The state of a preemptor.
@@ -497,18 +440,4 @@ fn begin(mechanism: SharingMechanism, core: u32, tasks: &mut [Task]) -> myelin_l
         task.set(mechanism, State::Waits)?;
     }
     Ok(())
-}
-
-/// Ends a preemptor, which gives its tasks back to the kernel before.
-pub(crate) fn stop(child: &mut Child) {
-    const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-    let asked = child.stdin.as_mut().map(|stdin| writeln!(stdin, "{STOP}"));
-    let handle = PidFd::open(child.id());
-    let ended = asked.is_some_and(|asked| asked.is_ok())
-        && handle.is_ok_and(|handle| handle.wait(STOP_TIMEOUT).unwrap_or(false));
-    if !ended && let Ok(handle) = PidFd::open(child.id()) {
-        // Its guardian then gives the tasks back.
-        let _ = handle.signal(Signal::KILL);
-    }
-    let _ = child.wait();
 }

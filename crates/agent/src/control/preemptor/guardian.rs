@@ -9,9 +9,10 @@ use myelin_linux::process::PidFd;
 use myelin_linux::sched::Policy;
 use myelin_spec::SharingMechanism;
 
+use super::handshake::{READY, await_ready, read_setup, tell};
+use super::is_real_time;
 use super::setup::GuardianSetup;
 use super::tasks::Task;
-use super::{is_real_time, read_setup};
 use crate::control::actuator;
 
 /// The longest sleep of the guardian. It wakes at once when the preemptor ends.
@@ -27,7 +28,7 @@ pub(super) fn start(name: &str, setup: &GuardianSetup) -> Result<Child, String> 
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(&error))?;
-    let told = super::tell(&mut child, setup).and_then(|()| super::await_ready(&mut child));
+    let told = tell(&mut child, setup).and_then(|()| await_ready(&mut child));
     if let Err(error) = told {
         // The caller gets the first error.
         let _ = child.kill();
@@ -52,7 +53,7 @@ pub(super) fn run() -> Result<(), String> {
         let policy = Policy::Fifo(priorities::PREEMPTOR);
         actuator::set_policy(0, policy).map_err(|error| error.to_string())?;
     }
-    println!("{}", super::READY);
+    println!("{READY}");
     std::io::stdout()
         .flush()
         .map_err(|error| error.to_string())?;
