@@ -1,8 +1,8 @@
 //! The turns of a chain's worker and of its black boxes.
 
 use myelin_spec::{
-    ExternalConfig, FunctionConfig, FunctionSpec, Mapping, ServiceChain, SharingMechanism,
-    SharingPolicy, SharingSpec, Space,
+    ExternalConfig, FunctionSpec, Mapping, ServiceChain, SharingMechanism, SharingPolicy,
+    SharingSpec, Space,
 };
 
 use crate::admission::RING;
@@ -63,7 +63,7 @@ fn plan_black_boxes(
 ) -> Result<Vec<BlackBoxSharing>, PlanError> {
     let mut plans = Vec::new();
     for function in &chain.functions {
-        if let FunctionConfig::External(config) = &function.config
+        if let Some(config) = function.config.own_core()
             && let Some(core) = config.core.filter(|_| config.sharing.hands_over())
         {
             plans.push(BlackBoxSharing {
@@ -106,11 +106,9 @@ fn check_agreement(plan: &Plan, chain: &ServiceChain) -> Result<(), PlanError> {
 /// The black boxes with a core, as name, core and sharing.
 pub(crate) fn core_uses(chain: &ServiceChain) -> impl Iterator<Item = (&str, u32, &SharingSpec)> {
     let functions = chain.functions.iter();
-    functions.filter_map(|function| match &function.config {
-        FunctionConfig::External(config) => {
-            Some((function.name.as_str(), config.core?, &config.sharing))
-        }
-        _ => None,
+    functions.filter_map(|function| {
+        let config = function.config.own_core()?;
+        Some((function.name.as_str(), config.core?, &config.sharing))
     })
 }
 
