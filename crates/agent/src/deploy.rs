@@ -34,10 +34,10 @@ use myelin_spec::{Objects, ServiceChain, Topology};
 use crate::api::{
     ApiError, ChainSource, ChainUp, Change, FloodRequest, calibration_file, check_floods,
 };
+use crate::control::actuator::RealtimeGuard;
 use crate::node::Node;
 use crate::node::chains::RunningChain;
 use crate::node::cpu_latency;
-use crate::node::quiesce::RealtimeGuard;
 use crate::pool::wait_until_unique;
 pub use admit::decide as admit;
 use lost_ports::RequestPorts;
@@ -213,6 +213,9 @@ fn switch_all_on(
                 return Err(error);
             }
         }
+    }
+    for done in &mut switched {
+        done.worker_change.keep();
     }
     let took = retire::drain_previous(plane, &switched);
     drop(realtime);

@@ -51,7 +51,10 @@ impl Engine {
         let node = Arc::new(Node::open(run_dir, program)?);
         supervise::start(&node);
         let sla = sampler::start(&node);
-        links::start(&node, &sla);
+        let monitor = Arc::clone(&sla);
+        links::start(&node, move |node, running| {
+            status::read_one(running, &node.parts.plane, &monitor)
+        });
         Ok(Self {
             sla,
             node,

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use myelin_linux::{mount_namespace, resource_limit};
 use nix::fcntl::{Flock, FlockArg};
 
+pub use control::preemptor::run as run_preemptor;
 pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_costs, port_kind};
 pub use engine::Engine;
 pub use myelin_measure::Monitor;

@@ -24,6 +24,7 @@ pub(crate) mod ledger;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
 pub(crate) mod ports;
+pub(crate) mod preemptor;
 pub(crate) mod quiesce;
 pub(crate) mod reserved;
 pub(crate) mod router_messages;
@@ -53,6 +54,7 @@ use devices::Devices;
 use discipline::Disciplines;
 use ledger::NodeLedger;
 use ports::Ports;
+use preemptor::Preemptors;
 use reserved::ReservedNames;
 use topologies::Topologies;
 use workers::Workers;
@@ -130,6 +132,14 @@ impl Node {
         let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
+        let plane = Arc::new(plane);
+        let cores = Arc::new(Cores::new(Preemptors {
+            program: program.clone(),
+            run_id: run_dir.id(),
+            journal: journal.clone(),
+            plane: Arc::clone(&plane),
+            next: AtomicU32::new(0),
+        }));
         Ok(Self {
             chains: Chains::default(),
             topologies: Topologies::default(),
@@ -138,11 +148,11 @@ impl Node {
             latencies: CpuLatencies::default(),
             cancellations: AtomicU64::new(0),
             parts: Parts {
-                plane: Arc::new(plane),
+                plane,
                 ports: Ports::default(),
                 circuits: Pool::default(),
                 workers: Pool::default(),
-                cores: Arc::default(),
+                cores,
                 devices: Devices::default(),
                 black_boxes: Pool::default(),
                 disciplines: Pool::default(),

@@ -7,17 +7,18 @@ mod named;
 mod shaper;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use myelin_dataplane::spsc::SharedObserver;
 use myelin_dataplane::{NamedCount, PipelineReader, RingEnds, WorkerFacts};
 use myelin_kernel::Plane;
 use myelin_linux::procfs;
 use myelin_planner::{Hop, Plan};
+use myelin_policy::sla::SlaMonitor;
 
 use crate::api::{
     ChainState, ChainStatus, HopStatus, PacketAccount, RingStatus, SojournStatus, WorkerStatus,
 };
-use crate::control::sampler::SharedMonitor;
 use crate::node::chains::{ChainCounts, RunningChain};
 use crate::node::entrance::Entrance;
 use crate::pool::lock;
@@ -37,7 +38,7 @@ pub(crate) fn read(running: &RunningChain, plane: &Plane) -> ChainStatus {
 pub(crate) fn read_one(
     running: &RunningChain,
     plane: &Plane,
-    monitor: &SharedMonitor,
+    monitor: &Mutex<SlaMonitor>,
 ) -> ChainStatus {
     let counts = running.read(plane);
     let mut status = chain_status(running, &counts, plane);

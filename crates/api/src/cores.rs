@@ -11,6 +11,10 @@ pub struct CoreStatus {
     pub core: u32,
     /// The policy that chooses the next worker.
     pub policy: String,
+    /// How a preemptor gives turns: `flip`, `preempt`, `weights` or `freezer`; null if the workers
+    /// hand over.
+    #[serde(default)]
+    pub mechanism: Option<String>,
     /// Hand-overs from one task to another.
     pub switches: u64,
     /// Time of a hand-over, us: its 0.9 quantile, learned; null before the first.

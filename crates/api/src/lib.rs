@@ -62,12 +62,12 @@ pub use cores::{CoreStatus, TaskStatus};
 pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
-pub use myelin_planner::{Origin, Plan, ShaperPlace, Step};
+pub use myelin_planner::{BlackBoxSharing, Origin, Plan, ShaperPlace, SharingPlan, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,
 };
-pub use myelin_spec::{Mapping, PortDriver, units};
+pub use myelin_spec::{Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
 pub use status::{

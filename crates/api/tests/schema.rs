@@ -74,6 +74,7 @@ fn core() -> CoreStatus {
     CoreStatus {
         core: 1,
         policy: "unis".into(),
+        mechanism: Some("flip".into()),
         switches: 2,
         switch_us: Some(3.5),
         takeovers: 0,

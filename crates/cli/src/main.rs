@@ -97,6 +97,9 @@ enum Command {
     /// Run user functions. The agent starts this process.
     #[command(hide = true)]
     Worker(commands::worker::Arguments),
+    /// Give black boxes their turns on a shared core. The agent starts this process.
+    #[command(hide = true)]
+    Preemptor(commands::preemptor::Arguments),
     /// Run one function on packets from memory. Experiments start this process.
     #[command(hide = true)]
     Feed,
@@ -131,6 +134,7 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => commands::completions::execute(&arguments),
         Command::Man(arguments) => commands::man::execute(&arguments),
         Command::Worker(arguments) => commands::worker::execute(&arguments),
+        Command::Preemptor(arguments) => commands::preemptor::execute(&arguments),
         Command::Feed => commands::feed::execute(),
     };
     match outcome {

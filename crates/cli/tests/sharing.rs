@@ -168,6 +168,70 @@ fn the_processes_of_a_pipeline_take_turns_on_the_workers_core() {
 }
 
 #[test]
+fn a_running_worker_gets_another_policy_and_another_core_under_traffic() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let allowed = myelin_linux::affinity::get(0).expect("an affinity");
+    let [first, .., last] = allowed[..] else {
+        println!("SKIP: needs two cores");
+        return;
+    };
+    let up = |left: &str, right: &str| {
+        let worker = |settings: &str| format!("  worker: {{ batch: 32, {settings} }}\n");
+        let text = format!(
+            "{}---{}",
+            chain("left", &worker(left)),
+            chain("right", &worker(right))
+        );
+        myelin.write_file(&text).to_str().unwrap().to_owned()
+    };
+    myelin.run_ok(&["up", &up("sharing: deadline", "sharing: deadline")]);
+    expect_core(&myelin, 2);
+    let names = ["left", "right"];
+    let pids = || names.map(|name| myelin.read_status(name)["worker"]["pid"].as_u64().unwrap());
+    let before = pids();
+    let sender = Sender::start_through_chain(&myelin.read_status("left"), RATE);
+    // Both together get another policy.
+    myelin.run_ok(&["up", &up("sharing: unis", "sharing: unis")]);
+    assert_eq!(expect_core(&myelin, 2)["policy"], "unis");
+    // One of them alone may not, and then nothing changes.
+    let error = myelin.run_failing(3, &["up", &up("sharing: unis", "sharing: cooperative")]);
+    assert!(error.contains("all workers of a core need"), "{error}");
+    assert_eq!(expect_core(&myelin, 2)["policy"], "unis");
+    // One of them leaves the core, and both poll then.
+    let moved = format!("core: {first}");
+    myelin.run_ok(&["up", &up("sharing: unis", &moved)]);
+    assert!(cores(&myelin).is_empty());
+    let right = myelin.read_status("right");
+    assert_eq!(
+        right["plan"]["worker"]["core"].as_u64(),
+        Some(first as u64),
+        "{right}"
+    );
+    let on = |pid: u64| myelin_linux::affinity::get(pid as u32).expect("the worker lives");
+    assert_eq!(before.map(on), [vec![last], vec![first]]);
+    assert_no_answer_missing(&myelin, "right", "on its own core");
+    // It comes back, and a restarted process stays there.
+    myelin.run_ok(&["up", &up("sharing: unis", "sharing: unis")]);
+    expect_core(&myelin, 2);
+    assert_eq!(before.map(on), [vec![last], vec![last]]);
+    assert_eq!(pids(), before);
+    sender.stop();
+    let left = wait_until_settled(&myelin, "left");
+    assert_eq!(left["packets_in"], left["packets_out"], "{left}");
+    kill(&right["worker"]["pid"]);
+    wait_for("the next worker", || {
+        pids()[1] != before[1] && pids()[1] > 0
+    });
+    expect_core(&myelin, 2);
+    assert_eq!(on(pids()[1] as u32 as u64), [last]);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
 fn plan_says_who_is_next_and_up_refuses_two_policies_on_a_core() {
     if skip_unless_root() {
         return;
@@ -182,12 +246,28 @@ fn plan_says_who_is_next_and_up_refuses_two_policies_on_a_core() {
     myelin.run_ok(&["up", left]);
     for other in ["deadline", "os", "{ policy: cooperative, reads: 9 }"] {
         let right = myelin.write_file(&chain("right", &worker(other)));
-        let error = myelin.run_failing(1, &["up", right.to_str().unwrap()]);
-        assert!(
-            error.contains("all workers of a core need the same spec.worker.sharing"),
-            "{error}"
-        );
+        // No force makes two policies share a core.
+        for force in [&[][..], &["--force"]] {
+            let up = [&["up", right.to_str().unwrap()], force].concat();
+            let error = myelin.run_failing(3, &up);
+            assert!(
+                error.contains("all workers of a core need the same spec.worker.sharing"),
+                "{error}"
+            );
+        }
         assert_eq!(myelin.expect_chains(1).len(), 1);
+        // The file's own chains count too.
+        let both = format!(
+            "{}---{}",
+            chain("left", &worker("cooperative")),
+            chain("right", &worker(other))
+        );
+        let both = myelin.write_file(&both);
+        let plan = myelin.run(&["plan", both.to_str().unwrap()]);
+        assert_eq!(plan.status.code(), Some(3), "{plan:?}");
+        let plan = String::from_utf8_lossy(&plan.stdout);
+        let plan = plan.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(plan.contains("all workers of a core need"), "{plan}");
     }
     // The kernel's functions need no worker.
     let kernel = chain("right", &worker("deadline")).replace("space: user", "space: kernel");

@@ -15,7 +15,7 @@ use crate::sys;
 /// request runs.
 #[derive(Debug)]
 pub struct WorkerFacts {
-    core: Option<u32>,
+    core: Mutex<Option<u32>>,
     pid: AtomicU32,
     restarts: AtomicU64,
     idle: Mutex<Idle>,
@@ -30,7 +30,7 @@ pub struct WorkerFacts {
 impl WorkerFacts {
     pub(crate) fn new(core: Option<u32>, idle: Idle) -> Arc<Self> {
         Arc::new(Self {
-            core,
+            core: Mutex::new(core),
             pid: AtomicU32::new(0),
             restarts: AtomicU64::new(0),
             idle: Mutex::new(idle),
@@ -51,7 +51,11 @@ impl WorkerFacts {
 
     /// Returns the core that the worker is pinned to.
     pub fn core(&self) -> Option<u32> {
-        self.core
+        *lock(&self.core)
+    }
+
+    pub(crate) fn set_core(&self, core: u32) {
+        *lock(&self.core) = Some(core);
     }
 
     /// Returns the behaviour of the worker without packets.

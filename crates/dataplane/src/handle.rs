@@ -177,6 +177,13 @@ impl WorkerHandle {
         Ok(id)
     }
 
+    /// Says that the worker has another core, also after a restart. The caller binds the running
+    /// process.
+    pub fn set_core(&mut self, core: u32) {
+        self.config.core = Some(core);
+        self.facts.set_core(core);
+    }
+
     /// Changes the behaviour of the worker without packets.
     pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
         self.ask(&Request::SetIdle(idle))?;

@@ -36,8 +36,8 @@ use serde::{Deserialize, Serialize};
 
 pub use members::{CoreTable, Member};
 pub(crate) use members::{MemberLane, MemberRing};
-pub(crate) use sensor::RingKind;
 use sensor::RingSensor;
+pub use sensor::{RingKind, RingObserver};
 pub use table::{CoreStats, TaskStats};
 pub(crate) use table::{Table, TableFile};
 

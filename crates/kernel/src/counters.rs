@@ -147,6 +147,11 @@ impl Counters {
         sum
     }
 
+    /// Returns how [`CounterReader::open`] finds the lines: lines per CPU, and CPUs.
+    pub fn layout(&self) -> (u32, u32) {
+        (self.lines, u32::try_from(self.cpus).unwrap_or(u32::MAX))
+    }
+
     fn line(&self, cpu: usize, slot: u32) -> [u64; WORDS] {
         let at = (cpu * self.lines as usize + slot as usize) * WORDS;
         match self.mapping.words().get(at..at + WORDS) {
@@ -177,6 +182,46 @@ impl Counters {
             }
         }
         Ok(block)
+    }
+}
+
+/// The counters of a plane in another process, which has the descriptor of the map.
+#[derive(Debug)]
+pub struct CounterReader {
+    mapping: MappedArray,
+    lines: u32,
+    cpus: u32,
+}
+
+impl CounterReader {
+    /// Maps the counters. `layout` is that of [`Counters::layout`].
+    ///
+    /// # Errors
+    /// The descriptor is not a map of this size.
+    pub fn open(map: BorrowedFd<'_>, (lines, cpus): (u32, u32)) -> Result<Self, Error> {
+        let bytes = cpu_parts(cpus as usize) * lines as usize * WORDS * 8;
+        Ok(Self {
+            mapping: MappedArray::new(map, "counters", bytes)?,
+            lines,
+            cpus,
+        })
+    }
+
+    /// Returns the packets of a slot that were not dropped there.
+    #[inline]
+    pub fn passed(&self, slot: u32) -> u64 {
+        const PACKETS: usize = 0;
+        const DROPS: usize = 2;
+        let words = self.mapping.words();
+        let word = |cpu: u32, word: usize| {
+            let line = cpu as usize * self.lines as usize + slot as usize;
+            let word = words.get(line * WORDS + word);
+            word.map_or(0, |word| word.load(Ordering::Relaxed))
+        };
+        let passed = (0..self.cpus)
+            .map(|cpu| word(cpu, PACKETS).wrapping_sub(word(cpu, DROPS)))
+            .fold(0, u64::wrapping_add);
+        if slot < self.lines { passed } else { 0 }
     }
 }
 

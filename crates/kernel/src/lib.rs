@@ -99,7 +99,7 @@ pub use attach::{TrafficDirection, XdpMode};
 pub use block::Block;
 pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
 pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
-pub use counters::{CounterLine, Counters};
+pub use counters::{CounterLine, CounterReader, Counters};
 pub use delay::{DelayCounters, DelayDirection, DelayLink, Delivery, MAX_DIRECTION};
 pub use error::Error;
 pub use features::{Feature, FeatureState, Features, test_features};

@@ -9,7 +9,9 @@
 
 mod cpuset;
 mod hierarchy;
+mod members;
 mod removal;
+mod turns;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -24,6 +26,7 @@ use crate::sched::{self, Policy};
 
 pub use hierarchy::{Hierarchies, Mode};
 pub use removal::{enter, remove};
+pub use turns::{DEFAULT_WEIGHT, MAX_WEIGHT};
 
 /// Prefix of the path of every group.
 const PREFIX: &str = "myelin-";
@@ -41,6 +44,10 @@ pub struct Limits {
     pub cpu_millicores: Option<u32>,
     /// Memory, bytes, without swap.
     pub memory_bytes: Option<u64>,
+    /// Whether the group's threads may have a real-time priority, which the kernel refuses in most
+    /// groups of controller `cpu`. Then the group has neither this controller nor a weight, and
+    /// `cpu_millicores` is refused.
+    pub is_real_time: bool,
 }
 
 /// Resource usage of a group.
@@ -88,6 +95,10 @@ impl Cgroup {
         let action = format!("create the control group {path}");
         refuse_real_time(&action)?;
         if limits.cpu_millicores.is_some() {
+            if limits.is_real_time {
+                let cause = "a quota and a real-time priority exclude each other";
+                return Err(Error::new(action, ErrorKind::Invalid, cause));
+            }
             hierarchies.require("cpu", &action)?;
         }
         if limits.memory_bytes.is_some() {
@@ -129,7 +140,11 @@ impl Cgroup {
                 unified: hierarchy.unified,
             }))
         };
-        let cpu = prepare("cpu", limits.cpu_millicores.is_some())?;
+        let cpu = if limits.is_real_time {
+            None
+        } else {
+            prepare("cpu", limits.cpu_millicores.is_some())?
+        };
         let memory = prepare("memory", limits.memory_bytes.is_some())?;
         let cpuacct = match hierarchies.find("cpu") {
             // In v2, the processor time of a group needs no controller.

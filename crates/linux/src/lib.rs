@@ -15,7 +15,7 @@
 //! | shape traffic | [`htb`], [`fq`] |
 //! | limit the idle states of cores | [`pm_qos`] |
 //! | read the offset of the clocks | [`time_namespace`] |
-//! | set cores and priorities of threads | [`affinity`], [`sched`]; [`napi`] for receive work |
+//! | set cores and priorities | [`affinity`], [`sched`], [`priorities`]; [`napi`]: receive work |
 //! | keep mounts after the end of a process | [`mount_namespace`] |
 //! | observe processes and their times | [`process`], [`procfs`], [`schedstat`] |
 //! | limit the resources of processes | [`cgroup`], v2 and v1 |
@@ -49,6 +49,7 @@ pub mod ethtool;
 pub mod feature;
 pub mod fq;
 pub mod htb;
+pub mod inherit;
 pub mod journal;
 pub mod link;
 pub mod link_events;
@@ -61,6 +62,7 @@ pub mod netlink;
 pub mod netns;
 pub mod packet_socket;
 pub mod pm_qos;
+pub mod priorities;
 pub mod process;
 pub mod procfs;
 mod qdisc;

@@ -10,6 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 use crate::affinity;
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
+use crate::priorities::RECEIVE_WORK;
 use crate::procfs;
 use crate::sched::{self, Policy};
 
@@ -41,7 +42,7 @@ pub fn move_receive_work_to_core(
     }
     for thread in &made {
         affinity::set(*thread, &[core])?;
-        sched::set(*thread, Policy::Fifo(1))?;
+        sched::set(*thread, Policy::Fifo(RECEIVE_WORK))?;
     }
     Ok(made)
 }
@@ -132,7 +133,7 @@ mod tests {
             return;
         };
         assert_eq!(affinity::get(threads[0]).unwrap(), [core]);
-        assert_eq!(sched::get(threads[0]).unwrap(), Policy::Fifo(1));
+        assert_eq!(sched::get(threads[0]).unwrap(), Policy::Fifo(RECEIVE_WORK));
         drop(netns);
     }
 }

@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use myelin_api::ApiError;
+use myelin_linux::priorities::STALL;
 use myelin_linux::sched::Policy;
 use myelin_linux::{affinity, sched};
 
@@ -56,7 +57,7 @@ impl CoreBlocker {
                 work(&shared);
             })
         };
-        let blocker = Some(start(block_on_request, Policy::Fifo(2)));
+        let blocker = Some(start(block_on_request, Policy::Fifo(STALL)));
         let awake = keep_awake.then(|| start(stay_awake, Policy::Idle));
         Self {
             shared,
@@ -196,7 +197,7 @@ mod tests {
                 sched::get(thread).ok().filter(|_| is_on_core)
             })
             .collect();
-        for policy in [Policy::Fifo(2), Policy::Idle] {
+        for policy in [Policy::Fifo(STALL), Policy::Idle] {
             assert!(on_core.contains(&policy), "{policy} is not in {on_core:?}");
         }
     }

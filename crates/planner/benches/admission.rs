@@ -39,13 +39,14 @@ impl Node {
             queues: 1,
             ingress: format!("in{port}"),
             egress: format!("out{port}"),
-            worker: format!("w{core}"),
-            core: core as u32,
             egress_bps: None,
             ingress_mtu: None,
         };
-        let plan =
+        let mut plan =
             plan(&chain, &self.costs, &self.machine).unwrap_or_else(|error| panic!("{error}"));
+        if let Some(worker) = &mut plan.worker {
+            (worker.circuit, worker.core) = (format!("w{core}"), core as u32);
+        }
         book(&chain, &plan, &self.costs, &site)
     }
 }

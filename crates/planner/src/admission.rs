@@ -12,6 +12,7 @@
 
 mod batches;
 mod booking;
+mod core_use;
 mod decision;
 mod evaluate;
 mod flow;
@@ -37,4 +38,4 @@ pub use path::{Hold, Resource, Visit};
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
 pub use rings::{RING, SMALL_RING};
-pub use site::{Platform, SUPER_PACKET_WORKER, Site};
+pub use site::{Platform, Site};

@@ -3,9 +3,11 @@
 mod bound;
 mod shaper;
 mod sharing;
+mod worker;
 
 use std::ops::Range;
 
+use myelin_packet::traffic::Profile;
 use myelin_spec::catalogue::Class;
 use myelin_spec::{Classify, Hook, Mapping, OnFailure, Ports, Shaping, Sla, Space};
 use serde::{Deserialize, Serialize};
@@ -14,7 +16,9 @@ use crate::costs::{Cost, Origin};
 
 pub use bound::{Bound, HopShare, ServerShare};
 pub use shaper::{ShaperPlace, ShaperPlan};
-pub use sharing::SharingPlan;
+pub use sharing::{BlackBoxSharing, SharingPlan};
+pub use worker::WorkerPlan;
+pub(crate) use worker::first_of_pair;
 
 /// The plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one
 /// direction.
@@ -73,10 +77,19 @@ pub struct Plan {
     pub predicted_ns: f64,
     /// Delays that the prediction does not include.
     pub worst_case_note: String,
+    /// The worker of the user functions; absent without user functions.
+    #[serde(default)]
+    pub worker: Option<WorkerPlan>,
+    /// The profile that the policer at the front door enforces; absent without a policer.
+    #[serde(default)]
+    pub policing: Option<Profile>,
     /// How the worker shares its core; absent without a worker, or if the operating system's
     /// scheduler shares it.
     #[serde(default)]
     pub sharing: Option<SharingPlan>,
+    /// How black boxes share their cores, for each one that takes turns.
+    #[serde(default)]
+    pub black_box_sharing: Vec<BlackBoxSharing>,
     /// The contract.
     pub sla: Sla,
     /// The chain's shaper; absent without one.

@@ -21,11 +21,12 @@ use crate::classify::required_space;
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
-use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step};
+use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step, WorkerPlan};
 use crate::shaping;
 
 pub(crate) use dpdk::plan_before_admission;
 pub(crate) use mean::refusal;
+pub(crate) use sharing::core_uses;
 
 /// Frame length for costs if the traffic profile implies no length, bytes: the small packet of
 /// CALVIN, 256 B of UDP payload, with Ethernet, IPv4 and UDP headers.
@@ -77,7 +78,10 @@ pub(crate) fn plan_with_mapping(
         wire_size: needs_wire_size(hook, chain),
         entry_link: needs_entry_link(hook, chain, machine),
         super_packets: false,
+        worker: None,
+        policing: chain.sla.is_policed().then(|| chain.sla.policing_profile()),
         sharing: None,
+        black_box_sharing: Vec::new(),
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
             mapping => mapping,
@@ -113,7 +117,8 @@ pub(crate) fn plan_with_mapping(
     };
     let (shaper, unshaped) = shaping::plan_shaper(&plan, chain)?;
     plan.shaper = shaper;
-    plan.sharing = sharing::plan(&plan, chain, machine)?;
+    plan.worker = WorkerPlan::of(&plan, chain, machine);
+    sharing::plan(&mut plan, chain, machine)?;
     mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);
     Ok(plan)

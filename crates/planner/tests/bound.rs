@@ -425,7 +425,8 @@ fn each_pair_of_devices_has_one_worker_for_both_directions() {
             "  ports: {{ ingress: {{ dpdk: \"{ingress}\" }}, egress: {{ dpdk: \"{egress}\" }} }}\n"
         );
         let chain = named("tried", &[FORWARD], &ports);
-        Site::planned(&chain, &machine()).worker
+        let plan = plan(&chain, &Costs::default(), &machine()).unwrap();
+        plan.worker.unwrap().name()
     };
     let worker = devices("net_tap0", "net_tap1");
     assert_eq!(worker, devices("net_tap1", "net_tap0"));

@@ -191,6 +191,7 @@ fn ports_select_the_hook_of_a_kernel_chain() {
             egress,
             egress_bps: None,
             ingress_mtu: None,
+            circuit: None,
         };
         let plan = plan(&chain(&[FORWARD], more), &Costs::default(), &machine).unwrap();
         assert_eq!(

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use myelin_api::units::DURATION;
-use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
+use myelin_api::{
+    BlackBoxSharing, ChainUp, Change, Origin, Plan, SharingMechanism, SharingPlan, SlaContract,
+};
 
 use crate::sla;
 use crate::terminal::{self, add_field, grid, or_dash, wrap};
@@ -99,13 +101,23 @@ pub fn summary(plan: &Plan, width: u16) -> String {
         plan.mapping, plan.hook, plan.crossings
     );
     add_field(&mut out, "mapping", &layout, width);
-    if let Some(sharing) = &plan.sharing {
-        let turn = sharing.longest_turn_ns;
-        let turn = turn.map_or(String::new(), |ns| format!("{} us, ", format_us(ns)));
-        let text = format!(
-            "core {}, its workers hand it over by `{}`; longest turn {turn}{}",
-            sharing.core, sharing.policy, sharing.why
-        );
+    if let (Some(sharing), Some(worker)) = (&plan.sharing, &plan.worker) {
+        let who = if sharing.mechanism == SharingMechanism::Auto {
+            format!("its workers hand it over by `{}`", sharing.policy)
+        } else {
+            describe_turns("the worker", sharing)
+        };
+        let text = format!("core {}, {who}; {}", worker.core, longest_turn(sharing));
+        add_field(&mut out, "sharing", &text, width);
+    }
+    for BlackBoxSharing {
+        function,
+        core,
+        turns,
+    } in &plan.black_box_sharing
+    {
+        let who = describe_turns(&format!("`{function}`"), turns);
+        let text = format!("core {core}, {who}; {}", longest_turn(turns));
         add_field(&mut out, "sharing", &text, width);
     }
     for warning in &plan.warnings {
@@ -113,6 +125,18 @@ pub fn summary(plan: &Plan, width: u16) -> String {
     }
     let _ = writeln!(out, "{}", functions_table(plan, width));
     out
+}
+
+/// Describes the turns that a preemptor gives.
+fn describe_turns(who: &str, sharing: &SharingPlan) -> String {
+    let (policy, mechanism) = (sharing.policy, sharing.mechanism);
+    format!("{who} gets turns by `{policy}`, mechanism `{mechanism}`")
+}
+
+fn longest_turn(sharing: &SharingPlan) -> String {
+    let turn = sharing.longest_turn_ns;
+    let turn = turn.map_or(String::new(), |ns| format!("{} us, ", format_us(ns)));
+    format!("longest turn {turn}{}", sharing.why)
 }
 
 /// Adds the contract, and the worst case as a share of the contract's latency.

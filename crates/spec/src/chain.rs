@@ -269,4 +269,4 @@ config! {
 }
 
 /// A limit above the number of cores of any machine. When the worker starts, it checks `core`.
-const MAX_CORE: u64 = 4095;
+pub(crate) const MAX_CORE: u64 = 4095;

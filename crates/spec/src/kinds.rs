@@ -109,6 +109,14 @@ kinds! {
 }
 
 impl FunctionConfig {
+    /// Returns the configuration of a function that names its own core and sharing: a black box.
+    pub fn own_core(&self) -> Option<&ExternalConfig> {
+        match self {
+            Self::External(config) => Some(config),
+            _ => None,
+        }
+    }
+
     /// Returns the function's effect on traffic.
     pub fn effect(&self) -> Effect {
         (self.kind().effect)(self)

@@ -71,7 +71,7 @@ pub use read::{ReferencedFile, referenced_files};
 pub use schema::schema;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
-pub use sharing::{SharingPolicy, SharingSpec};
+pub use sharing::{SharingMechanism, SharingPolicy, SharingSpec};
 pub use sla::{Enforce, FULL_FRAME, Sla};
 pub use topology::{HostAddress, HostSpec, Impairments, LinkSpec, Loss, Topology};
 

@@ -24,11 +24,33 @@ word_enum! {
     }
 }
 
+word_enum! {
+    /// The way in which the core goes from one process to the next.
+    #[derive(PartialOrd, Ord, Default)]
+    pub enum SharingMechanism {
+        /// Workers alone hand over. Beside a black box: the first of flip (preempt on a machine of
+        /// one core), weights and freezer that the kernel permits.
+        #[default]
+        Auto = "auto",
+        /// A process on another core changes real-time priorities, as UNiS does.
+        Flip = "flip",
+        /// A process on the same core, woken by a timer, changes real-time priorities.
+        Preempt = "preempt",
+        /// A process on another core changes weights in the kernel's fair class.
+        Weights = "weights",
+        /// A process on another core stops and continues processes.
+        Freezer = "freezer",
+    }
+}
+
 config! {
     /// How the workers of one core share it: `sharing: NAME`, or a mapping with parameters.
     pub struct SharingSpec {
         /// The scheduler: os, or a policy by which a worker hands the core over to the next one.
         "policy" policy: SharingPolicy = SharingPolicy::KEY.with_default("os");
+        /// The way in which the core goes from one process to the next. Another one than auto needs
+        /// no cooperation of the processes.
+        "mechanism" mechanism: SharingMechanism = SharingMechanism::KEY.with_default("auto");
         /// The batches of a turn, with `policy: cooperative`.
         "reads" reads: u32 = integer(1, 65_536, "a number of batches").with_default("8");
         /// The length of a turn, with `policy: round-robin`.
@@ -76,6 +98,13 @@ pub(crate) fn read_sharing(worker: &Fields<'_>) -> SharingSpec {
         return SharingSpec::default();
     };
     let spec = SharingSpec::from_fields(&fields);
+    if let Some(mechanism) = fields.get("mechanism").filter(|_| !spec.hands_over()) {
+        mechanism.fault(
+            format!("`mechanism` has no effect with `policy: {}`", spec.policy),
+            "`mechanism` only with a policy of turns",
+            "remove `mechanism`, or write another `policy`",
+        );
+    }
     for (name, policy) in PARAMETERS {
         if let Some(parameter) = fields.get(name).filter(|_| spec.policy != policy) {
             parameter.fault(

@@ -148,6 +148,11 @@ impl Sla {
         }
     }
 
+    /// Returns the profile that the policer enforces; `None` without a policer.
+    pub fn enforced_profile(&self) -> Option<Profile> {
+        self.is_policed().then(|| self.policing_profile())
+    }
+
     /// Returns the most packets in the shaper's queue. Default: twice the policer's burst, from 64
     /// to [`MAX_SHAPER_QUEUE`]; if excess waits, [`MAX_SHAPER_QUEUE`].
     pub fn shaper_queue(&self) -> u32 {

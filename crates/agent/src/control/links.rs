@@ -12,8 +12,9 @@ use myelin_linux::link_events::LinkEvents;
 use myelin_policy::sla::LossPlace;
 use myelin_spec::Hook;
 
+use crate::api::ChainStatus;
 use crate::control::link_reader::LinkReader;
-use crate::control::sampler::SharedMonitor;
+
 use crate::deploy;
 use crate::node::Node;
 use crate::node::chains::{Generation, RunningChain};
@@ -21,7 +22,6 @@ use crate::node::port_state::{self, ChainLinks, LinkState, PortView};
 use crate::node::ports::Port;
 use crate::node::waiting::{NamedLinks, WaitingChain};
 use crate::pool::lock;
-use crate::status;
 
 /// Longest wait for an event. No event reports a changed number of queues.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -44,10 +44,14 @@ struct Task {
     waiting: Vec<String>,
 }
 
-/// Starts the threads. They end with the node.
-pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
+/// Starts the threads. They end with the node. `read_status` reads the status of a chain that is
+/// about to go down.
+pub(crate) fn start(
+    node: &Arc<Node>,
+    read_status: impl Fn(&Node, &RunningChain) -> ChainStatus + Send + 'static,
+) {
     let (send, receive) = sync_channel(1);
-    let (watched, monitor) = (Arc::downgrade(node), Arc::clone(monitor));
+    let watched = Arc::downgrade(node);
     let redeployed = Weak::clone(&watched);
     std::thread::spawn(move || {
         while let Err(error) = watch(&watched, &send) {
@@ -58,7 +62,7 @@ pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
             }
         }
     });
-    std::thread::spawn(move || redeploy_chains(&redeployed, &monitor, &receive));
+    std::thread::spawn(move || redeploy_chains(&redeployed, &read_status, &receive));
 }
 
 fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()> {
@@ -250,7 +254,11 @@ fn find_links(waiting: &WaitingChain, links: &mut LinkReader) -> Option<(NamedLi
 }
 
 /// Deploys the chains of each task, until the other thread ends.
-fn redeploy_chains(node: &Weak<Node>, monitor: &SharedMonitor, tasks: &Receiver<Task>) {
+fn redeploy_chains(
+    node: &Weak<Node>,
+    read_status: &impl Fn(&Node, &RunningChain) -> ChainStatus,
+    tasks: &Receiver<Task>,
+) {
     while let Ok(task) = tasks.recv() {
         let Some(node) = node.upgrade() else {
             return;
@@ -262,8 +270,7 @@ fn redeploy_chains(node: &Weak<Node>, monitor: &SharedMonitor, tasks: &Receiver<
                 continue;
             }
         };
-        let read_status =
-            |running: &Arc<RunningChain>| status::read_one(running, &node.parts.plane, monitor);
+        let read_status = |running: &Arc<RunningChain>| read_status(&node, running);
         let find_links = |waiting: &WaitingChain| find_links(waiting, &mut links);
         deploy::redeploy(&node, &task.running, &task.waiting, read_status, find_links);
     }

@@ -8,7 +8,7 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::procfs::{self, CpuTimes};
 use myelin_policy::sla::{Binding, CoreLoad, Round, SlaMonitor};
 
-use crate::control::{binding, reading};
+use crate::control::{actuator, reading};
 use crate::node::Node;
 use crate::pool::lock;
 
@@ -126,7 +126,9 @@ fn bind_workers(
                 let binding = was.map_or(Binding::Kept, |was| {
                     // A lost core stays lost after its worker has ended.
                     let ended = Some(was).filter(|was| was.is_lost());
-                    binding::restore(pid, core).or(ended).unwrap_or_default()
+                    actuator::keep_on_core(pid, core)
+                        .or(ended)
+                        .unwrap_or_default()
                 });
                 if binding != was.unwrap_or_default() {
                     tracing::warn!(
@@ -156,7 +158,7 @@ fn bind_workers(
         let is_up = running.any(|(name, _)| *name == worker.chain);
         if is_up && !is_read && !bindings.contains_key(&pid) {
             if worker.binding.is_lost() {
-                worker.binding = binding::restore(pid, worker.core).unwrap_or(worker.binding);
+                worker.binding = actuator::keep_on_core(pid, worker.core).unwrap_or(worker.binding);
             }
             bindings.insert(pid, worker);
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::control::binding;
+use crate::control::actuator;
 use crate::node::Node;
 use crate::node::black_box;
 use crate::node::delay_line::LineCheck;
@@ -23,6 +23,7 @@ pub(crate) fn start(node: &Arc<Node>) {
     spawn_loop(node, restart_workers);
     spawn_loop(node, |node| restart_black_boxes(node));
     spawn_loop(node, |node| restart_delay_lines(node));
+    spawn_loop(node, |node| node.parts.cores.restart_preemptors());
 }
 
 fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Arc<Node>) + Send + 'static) {
@@ -59,7 +60,13 @@ fn has_dead_process(worker: &Worker) -> bool {
 
 fn restart_worker(node: &Node, worker: &Worker) {
     let key = &worker.key;
-    for outcome in restart_dead_processes(worker) {
+    let outcomes = restart_dead_processes(worker);
+    if outcomes.contains(&RestartOutcome::Restarted)
+        && let Err(error) = worker.cores.replace_process(worker)
+    {
+        tracing::error!(owner = key.owner, %error, "the tasks of a core no longer take turns");
+    }
+    for outcome in outcomes {
         if outcome == RestartOutcome::Restarted {
             tracing::warn!(
                 owner = key.owner,
@@ -107,7 +114,7 @@ fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
     if let Some(core) = worker.facts.core() {
         // The new worker may poll. Without its core, the worker must run under SCHED_IDLE from its
         // first packet on.
-        binding::restore(worker.facts.pid(), core);
+        actuator::keep_on_core(worker.facts.pid(), core);
     }
     outcomes.push(RestartOutcome::Restarted);
     outcomes

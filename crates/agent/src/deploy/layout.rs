@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use myelin_kernel::{Hook, Policer};
-use myelin_planner::Plan;
+use myelin_planner::{Plan, WorkerPlan};
 use myelin_spec::{FunctionInstance, Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource};
@@ -24,6 +24,7 @@ use crate::node::entrance::Entrance;
 use crate::node::layout::{FrontDoor, Layout};
 use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::router_messages::{self, RouterMessages};
+use crate::node::workers::WorkerChange;
 
 /// The input of a layout's build step: the chain to build, its plan and its ports.
 #[derive(Clone, Copy)]
@@ -40,7 +41,13 @@ struct LayoutJob<'a> {
     is_cancelled: &'a dyn Fn() -> bool,
 }
 
-impl LayoutJob<'_> {
+impl<'a> LayoutJob<'a> {
+    /// The chain's worker.
+    fn worker(&self) -> Result<&'a WorkerPlan, ApiError> {
+        let worker = self.plan.worker.as_ref();
+        worker.ok_or_else(|| ApiError::failed("a plan with user functions names no worker"))
+    }
+
     /// The longest IP packet of the chain's ports, bytes.
     fn longest_mtu(&self) -> Result<u32, ApiError> {
         let (_, ingress, egress) = self.ports.kernel_ports()?;
@@ -74,6 +81,8 @@ pub(crate) struct BuiltChain {
     pub(crate) ports: ChainPorts,
     /// The running chain, if this is a change.
     pub(crate) running: Option<Arc<RunningChain>>,
+    /// The new settings of a running worker.
+    pub(crate) worker_change: WorkerChange,
 }
 
 /// Builds a chain between its ports, and attaches the front door at XDP if the plan needs it.
@@ -102,7 +111,13 @@ pub(crate) fn build_chain(
     let previous = running.as_ref().map(|running| running.generation());
     let next = |previous: &Arc<Generation>| previous.number.wrapping_add(1);
     let number = previous.as_ref().map_or(0, next);
-    let policer = keep_or_create_policer(parts, &chain, previous.as_deref())?;
+    let policer = keep_or_create_policer(parts, (&chain, &plan), previous.as_deref())?;
+    // A new chain adapts to the worker that it finds.
+    let worker_change = match &running {
+        Some(_) => WorkerChange::apply(parts, &chain, &plan),
+        None => Ok(WorkerChange::default()),
+    };
+    let worker_change = worker_change.map_err(|error| with_chain_name(&chain, error))?;
     let job = LayoutJob {
         chain: &chain,
         plan: &plan,
@@ -136,6 +151,7 @@ pub(crate) fn build_chain(
         spi,
         ports,
         running,
+        worker_change,
     })
 }
 
@@ -171,13 +187,12 @@ fn has_door_in_worker(chain: &ServiceChain) -> bool {
 /// previous policer, so the bucket is not refilled.
 fn keep_or_create_policer(
     parts: &Parts,
-    chain: &ServiceChain,
+    (chain, plan): (&ServiceChain, &Plan),
     previous: Option<&Generation>,
 ) -> Result<Option<Arc<Policer>>, ApiError> {
-    if !chain.sla.is_policed() || has_door_in_worker(chain) {
+    let Some(profile) = plan.policing.filter(|_| !has_door_in_worker(chain)) else {
         return Ok(None);
-    }
-    let profile = chain.sla.policing_profile();
+    };
     let same = previous
         .and_then(|generation| generation.policer.as_ref())
         .filter(|policer| *policer.profile() == profile);

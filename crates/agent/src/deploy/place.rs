@@ -61,10 +61,12 @@ fn claim_queues(
     ports: &ChainPorts,
     entrance: Option<&Entrance>,
 ) -> Result<Vec<QueueClaim>, ApiError> {
-    let Some(entrance) = entrance.filter(|_| planned.plan.binds_ports()) else {
+    let worker = planned.plan.worker.as_ref();
+    let worker = worker.filter(|_| planned.plan.binds_ports());
+    let (Some(entrance), Some(worker)) = (entrance, worker) else {
         return Ok(Vec::new());
     };
-    let key = Key::of(&planned.chain, &ports.made_by);
+    let key = Key::of(worker);
     let (_, _, egress) = ports.kernel_ports()?;
     let ports = [&entrance.door, egress].into_iter();
     ports

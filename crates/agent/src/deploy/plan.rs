@@ -9,7 +9,7 @@ use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
 use myelin_planner::admission::Site;
 use myelin_planner::{Costs, Machine, Plan, PortKind};
-use myelin_spec::{Hook, Mapping, ServiceChain, Space};
+use myelin_spec::{Hook, Mapping, ServiceChain};
 
 use crate::api::ApiError;
 use crate::deploy::revision;
@@ -119,6 +119,7 @@ pub(crate) fn plan(
         black_box::check(&chain)?;
         plans.planned.push(file.plan(node, chain, running, costs)?);
     }
+    revision::check_shared_worker(&node.chains.all(), &plans.planned)?;
     Ok(plans)
 }
 
@@ -152,7 +153,7 @@ impl FilePlanner {
         };
         match &running {
             Some(running) => revision::check_worker(running, &chain, &plan)?,
-            None => check_worker(node.chains, &chain, &circuit, &plan)?,
+            None => check_worker(node.chains, &chain, &plan)?,
         }
         self.circuits.insert(chain.name.clone(), circuit.clone());
         Ok(PlannedChain {
@@ -175,6 +176,7 @@ impl FilePlanner {
         let machine = Machine {
             egress_bps: egress.bps,
             ingress_mtu: ingress.mtu,
+            circuit: Some(circuit.made_by.clone()),
             ..planner_machine(ingress.arrival_kind(), egress.kind)
         };
         let mut plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
@@ -194,13 +196,10 @@ impl FilePlanner {
                 self.queue_owners.insert(end.name.clone(), owner);
             }
         }
-        let Key { owner, circuit } = Key::of(chain, &circuit.made_by);
         let site = Site {
             ingress: ingress.name,
             queues: if plan.entry_link { 1 } else { ingress.queues },
             egress: egress.name,
-            worker: format!("{owner}@{circuit}"),
-            core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
             egress_bps: machine.egress_bps,
             ingress_mtu: machine.ingress_mtu,
         };
@@ -265,16 +264,10 @@ impl FilePlanner {
 }
 
 /// Refuses a chain whose worker has failed and still serves other chains.
-fn check_worker(
-    chains: &Chains,
-    chain: &ServiceChain,
-    circuit: &CircuitUse,
-    plan: &Plan,
-) -> Result<(), ApiError> {
-    if !plan.uses(Space::User) {
+fn check_worker(chains: &Chains, chain: &ServiceChain, plan: &Plan) -> Result<(), ApiError> {
+    let Some(key) = plan.worker.as_ref().map(Key::of) else {
         return Ok(());
-    }
-    let key = Key::of(chain, &circuit.made_by);
+    };
     let has_failed_worker = |running: &Arc<RunningChain>| {
         let generation = running.generation();
         let mut workers = generation.layout.workers().into_iter();

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use myelin_kernel::{CounterLine, Plane};
 
+use crate::control::actuator::RealtimeGuard;
 use crate::deploy::switch_on::SwitchedOn;
 use crate::node::chains::{Generation, RunningChain, kernel_hook};
 use crate::node::layout::{FrontDoor, GenerationCounts};
-use crate::node::quiesce::{self, RealtimeGuard};
+use crate::node::quiesce;
 use crate::pool::wait_until_unique;
 
 /// Longest time that a packet waits between driver and tcx, in a CPU's backlog while softirqs wait

@@ -1,10 +1,14 @@
 //! Decides whether a running chain can change to its next description.
 
+use std::sync::Arc;
+
 use myelin_planner::Plan;
 use myelin_spec::{ServiceChain, Space};
 
 use crate::api::ApiError;
+use crate::deploy::plan::PlannedChain;
 use crate::node::chains::RunningChain;
+use crate::node::workers::{Key, can_change};
 
 /// Whether both descriptions are equal, except for their positions in the files.
 pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
@@ -92,12 +96,47 @@ pub(crate) fn check_worker(
             "spec.worker.superPackets cannot be changed while the chain runs",
         ));
     }
-    if keeps_worker && previous.chain.worker != next.worker {
+    if keeps_worker
+        && previous.chain.worker != next.worker
+        && (next.is_over_dpdk() || !can_change(&previous.chain.worker, &next.worker))
+    {
         return Err(refusal(
             next,
             &next.places.worker,
-            "spec.worker cannot be changed while the worker runs",
+            "only `sharing`, `core`, `idle` and `spin` of spec.worker can be changed while the worker runs, and nothing for \
+             DPDK devices",
         ));
+    }
+    Ok(())
+}
+
+/// Refuses new settings for a worker that a chain outside the file shares.
+pub(crate) fn check_shared_worker(
+    running: &[Arc<RunningChain>],
+    planned: &[PlannedChain],
+) -> Result<(), ApiError> {
+    let key = |plan: &Plan| plan.worker.as_ref().map(Key::of);
+    for PlannedChain { chain, plan, .. } in planned {
+        let Some(own) = key(plan) else { continue };
+        let is_other = |other: &ServiceChain| other.worker != chain.worker;
+        let in_file = planned
+            .iter()
+            .find(|other| key(&other.plan).as_ref() == Some(&own) && is_other(&other.chain));
+        let in_file = in_file.map(|other| other.chain.name.clone());
+        let outside = running.iter().find(|running| {
+            let generation = running.generation();
+            let mut file = planned.iter();
+            key(&generation.plan).as_ref() == Some(&own)
+                && is_other(&generation.chain)
+                && !file.any(|planned| planned.chain.name == running.name)
+        });
+        if let Some(name) = in_file.or_else(|| outside.map(|running| running.name.clone())) {
+            return Err(ApiError::failed(format!(
+                "{}: chain `{}`: spec.worker differs from spec.worker of chain `{name}`, which shares this worker (owner \
+                 {}): make both equal, in one file, or give the chains different namespaces",
+                chain.places.worker, chain.name, own.owner
+            )));
+        }
     }
     Ok(())
 }

@@ -11,11 +11,12 @@ use myelin_dataplane::ChainRedirect;
 use myelin_kernel::Plane;
 
 use crate::api::ApiError;
+use crate::control::actuator::RealtimeGuard;
 use crate::deploy::layout::BuiltChain;
 use crate::deploy::retire;
 use crate::node::chains::{Generation, RunningChain};
 use crate::node::layout::FrontDoor;
-use crate::node::quiesce::RealtimeGuard;
+use crate::node::workers::WorkerChange;
 
 /// A chain whose packets go to its new generation.
 pub(crate) struct SwitchedOn {
@@ -24,6 +25,8 @@ pub(crate) struct SwitchedOn {
     pub(crate) since: Instant,
     /// Whether a previous generation still exists.
     pub(crate) is_change: bool,
+    /// The new settings of the worker, until all chains of the file are switched on.
+    pub(crate) worker_change: WorkerChange,
 }
 
 /// Redirects packets to a new generation. After an error the chain is unchanged and the new
@@ -35,6 +38,7 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
         spi,
         ports,
         running,
+        worker_change,
     } = built;
     let Some(running) = running else {
         redirect_to_new_chain(spi, &generation)?;
@@ -42,6 +46,7 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
             running: Arc::new(RunningChain::new(spi, ports, generation, xdp)),
             since: Instant::now(),
             is_change: false,
+            worker_change,
         });
     };
     let previous = running.generation();
@@ -58,6 +63,7 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
         running,
         since,
         is_change: true,
+        worker_change,
     })
 }
 

@@ -8,6 +8,7 @@
 mod links;
 mod log;
 mod path;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,6 +27,7 @@ use myelin_linux::procfs;
 use myelin_spec::{ExternalConfig, FunctionConfig, FunctionSpec, Isolation, ServiceChain, Space};
 
 use crate::api::{ApiError, BlackBoxStatus, RunDir, SandboxStatus};
+use crate::control::actuator;
 use crate::node::black_box::log::Log;
 use crate::node::confinement::{
     ConfinedProcess, Confinement, ConfinementSpec, Program, ProgramExit,
@@ -55,6 +57,7 @@ pub(crate) struct Key {
 pub(crate) type BlackBoxes = Pool<Key, BlackBox>;
 /// A generation's lease on its black box.
 pub(crate) type BlackBoxLease = Lease<Key, BlackBox>;
+pub(crate) use turns::BlackBoxTurns;
 
 /// A black box and its resources. Dropping the value ends the program with all its children.
 pub(crate) struct BlackBox {
@@ -66,6 +69,7 @@ pub(crate) struct BlackBox {
     log_path: PathBuf,
     /// Whether the program ended too often and is no longer restarted.
     failed: Arc<AtomicBool>,
+    turns: BlackBoxTurns,
     state: Mutex<BlackBoxState>,
 }
 
@@ -145,7 +149,7 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
     Ok(())
 }
 
-/// The run directory, and the journal of the files made there.
+/// The resources of a node that black boxes need.
 #[derive(Clone, Copy)]
 pub(crate) struct BlackBoxDirs<'a> {
     pub(crate) run_dir: &'a RunDir,
@@ -157,11 +161,11 @@ impl BlackBox {
     /// `sandbox`.
     pub(crate) fn start(
         BlackBoxDirs { run_dir, journal }: BlackBoxDirs<'_>,
-        chain: &str,
-        (function, config): (&FunctionSpec, &ExternalConfig),
-        key: Key,
+        (chain, function, config): (&str, &FunctionSpec, &ExternalConfig),
+        turns: BlackBoxTurns,
         sandbox: &Sandbox,
     ) -> Result<Self, ApiError> {
+        let key = turns.key;
         let title = MessagePrefix::of(chain, function);
         let failed = |error: &dyn fmt::Display| ApiError::failed(format!("{title}: {error}"));
         let variables = config.variables(chain, &function.name);
@@ -177,6 +181,7 @@ impl BlackBox {
             limits: function.sandbox.limits,
             rootfs: function.sandbox.rootfs.as_ref().map(PathBuf::from),
             netns: Some(&sandbox.netns),
+            turns: turns.demand(),
         };
         let netns = sandbox.netns.try_clone().map_err(|error| failed(&error))?;
         let confinement = Confinement::create(&demand, run_dir, journal);
@@ -203,6 +208,10 @@ impl BlackBox {
             log_path: state.log.path().to_owned(),
             failed: Arc::clone(&state.failed),
             is_confined: function.sandbox.demand().is_some(),
+            turns: BlackBoxTurns {
+                group: confinement.group_path().to_owned(),
+                ..turns
+            },
             confinement,
             state: Mutex::new(state),
             title,
@@ -282,14 +291,17 @@ impl Drop for BlackBox {
         let Some(mut program) = lock(&self.state).program.take() else {
             return;
         };
-        program.terminate();
-        let start = Instant::now();
-        while program.try_wait().is_none() && start.elapsed() < TERM_TIMEOUT {
-            std::thread::sleep(CHECK_INTERVAL);
-        }
-        if program.try_wait().is_none() {
-            program.kill();
-        }
+        let end = || {
+            program.terminate();
+            let start = Instant::now();
+            while program.try_wait().is_none() && start.elapsed() < TERM_TIMEOUT {
+                std::thread::sleep(CHECK_INTERVAL);
+            }
+            if program.try_wait().is_none() {
+                program.kill();
+            }
+        };
+        self.turns.cores.without_turns(self, end);
     }
 }
 
@@ -313,7 +325,14 @@ impl BlackBoxState {
             capabilities: CAPABILITIES,
             mount_executable: false,
         };
-        self.program = Some(self.confinement.spawn(program)?);
+        let program = self.program.insert(self.confinement.spawn(program)?);
+        if let Some(core) = self.config.core {
+            // Threads that the program starts later inherit the core.
+            match actuator::bind(program.pid(), core) {
+                Err(error) if !error.is_not_found() => return Err(ApiError::failed(error)),
+                _ => {}
+            }
+        }
         Ok(())
     }
 

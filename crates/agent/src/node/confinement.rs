@@ -22,6 +22,7 @@ use myelin_linux::process::{PidFd, Signal, command_in};
 use myelin_spec::{Isolation, Limits, units};
 
 use crate::api::{ApiError, RunDir, SandboxStatus};
+use crate::control::actuator;
 use crate::node::container::Container;
 
 pub(crate) use myelin_linux::cgroup::Usage;
@@ -41,6 +42,16 @@ pub(crate) struct ConfinementSpec<'a> {
     /// The network namespace of the programs. By default a container has an empty namespace, and a
     /// process has the agent's.
     pub(crate) netns: Option<&'a Netns>,
+    pub(crate) turns: GroupTurns,
+}
+
+/// What a control group must permit so that its threads can take turns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GroupTurns {
+    /// Real-time priorities.
+    pub(crate) is_real_time: bool,
+    /// The freezer.
+    pub(crate) is_frozen: bool,
 }
 
 /// A program to start.
@@ -122,11 +133,16 @@ impl Confinement {
         let limits = GroupLimits {
             cpu_millicores: demand.limits.cpu_millicores,
             memory_bytes: demand.limits.memory_bytes,
+            is_real_time: demand.turns.is_real_time,
         };
         let netns = demand.netns.map(Netns::try_clone).transpose();
+        let mut group = actuator::create_group(&path, &limits).map_err(ApiError::failed)?;
+        if demand.turns.is_frozen {
+            actuator::freeze(&mut group, false).map_err(ApiError::failed)?;
+        }
         Ok(Self {
             netns: netns.map_err(ApiError::failed)?,
-            group: Cgroup::create(&path, &limits).map_err(ApiError::failed)?,
+            group,
             limits: demand.limits,
             reported_oom_kills: AtomicU64::new(0),
             container,
@@ -181,6 +197,11 @@ impl Confinement {
             pid: child.id(),
             process: ProcessHandle::Child(child),
         })
+    }
+
+    /// The path of the control group below the root of each hierarchy.
+    pub(crate) fn group_path(&self) -> &str {
+        self.group.path()
     }
 
     /// Kills all processes in the confinement, including orphans of a program. Another program can

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use myelin_linux::pm_qos::{self, CpuLatency};
+use myelin_linux::pm_qos::CpuLatency;
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
+use crate::control::actuator;
 use crate::pool::lock;
 
 /// The limits of running chains, by chain name. The kernel drops the limits when the agent ends.
@@ -32,14 +33,12 @@ pub(crate) fn request_limits<'a>(
 
 fn request_limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
     let limit_us = u32::try_from(ns.div_ceil(1000)).unwrap_or(u32::MAX);
-    pm_qos::idle_driver()
-        .and_then(|_| CpuLatency::request_limit(limit_us))
-        .map_err(|error| {
-            let (place, name) = (&chain.places.chain, &chain.name);
-            ApiError::failed(format!(
-                "{place}: chain `{name}`: spec.cpuLatency: {error}; omit `cpuLatency` if the machine cannot provide it"
-            ))
-        })
+    actuator::limit_wake_up(limit_us).map_err(|error| {
+        let (place, name) = (&chain.places.chain, &chain.name);
+        ApiError::failed(format!(
+            "{place}: chain `{name}`: spec.cpuLatency: {error}; omit `cpuLatency` if the machine cannot provide it"
+        ))
+    })
 }
 
 impl CpuLatencies {

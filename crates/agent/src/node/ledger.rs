@@ -84,6 +84,7 @@ impl NodeLedger {
                     machine: candidate.machine,
                     ledger,
                 };
+                refuse_core_conflict(ledger, candidate)?;
                 let booking =
                     admission::review(candidate.plan, candidate.chain, &node, candidate.site);
                 decide(candidate.chain, candidate.plan)?;
@@ -146,6 +147,17 @@ impl Drop for Admission {
         drop(state);
         self.ledger.0.changed.notify_all();
     }
+}
+
+/// Refuses a chain whose worker cannot share its core with those there. `--force` changes nothing
+/// about that.
+fn refuse_core_conflict(ledger: &Ledger, candidate: &Candidate<'_>) -> Result<(), ApiError> {
+    let chain = candidate.chain;
+    let conflict = ledger.find_core_conflict(chain, candidate.plan);
+    conflict.map_or(Ok(()), |why| {
+        let (place, name) = (&chain.places.worker, &chain.name);
+        Err(ApiError::refused(format!("{place}: chain `{name}`: {why}")))
+    })
 }
 
 fn restore_bookings(ledger: &mut Ledger, chains: Vec<(String, Option<Booking>)>) {

@@ -6,9 +6,10 @@
 //! period instead, which takes 10 ms.
 
 use myelin_kernel::{Error, Plane};
-use myelin_linux::sched::Policy;
-use myelin_linux::{affinity, sched};
+use myelin_linux::affinity;
 use nix::unistd::{SysconfVar, sysconf};
+
+use crate::control::actuator::{self, RealtimeGuard};
 
 /// This file contains 1 on a real-time kernel, where softirqs are threads.
 const REAL_TIME: &str = "/sys/kernel/realtime";
@@ -31,10 +32,7 @@ fn visit_every_cpu() -> bool {
     if online_cpus() != Some(allowed.len()) {
         return false;
     }
-    // A new thread inherits the priority. Binding this thread instead could lose a CPU that is
-    // offline now.
-    let visit = || allowed.iter().all(|cpu| affinity::set(0, &[*cpu]).is_ok());
-    std::thread::scope(|scope| scope.spawn(visit).join().unwrap_or(false))
+    actuator::visit(&allowed)
 }
 
 fn online_cpus() -> Option<usize> {
@@ -42,30 +40,10 @@ fn online_cpus() -> Option<usize> {
     usize::try_from(cpus).ok()
 }
 
-/// Runs this thread with real-time priority, so it does not wait for a CPU behind busy threads such
-/// as a spinning worker. Use the guard only for short steps during which packets may wait. Without
-/// permission for the priority, those steps take some ms longer.
-pub(crate) struct RealtimeGuard(Option<Policy>);
-
-impl RealtimeGuard {
-    pub(crate) fn begin() -> Self {
-        let before = sched::get(0).ok();
-        Self(before.filter(|_| sched::set(0, Policy::Fifo(1)).is_ok()))
-    }
-}
-
-impl Drop for RealtimeGuard {
-    fn drop(&mut self) {
-        if let Some(before) = self.0
-            && let Err(error) = sched::set(0, before)
-        {
-            tracing::warn!(%error, "cannot restore the scheduling policy of an agent thread");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use myelin_linux::sched;
+
     use super::*;
 
     #[test]

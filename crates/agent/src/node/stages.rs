@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use myelin_dataplane::{Deaths, Idle, Pipeline, PipelineReader, UserChain, WorkerConfig};
+use myelin_dataplane::{
+    Deaths, Idle, Pipeline, PipelineReader, UserChain, WorkerConfig, WorkerHandle,
+};
 use myelin_linux::affinity;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_planner::Plan;
 use myelin_spec::Mapping;
 
 use crate::api::ApiError;
+use crate::control::actuator;
 use crate::node::workers::{WorkerLease, WorkerState};
 
 /// The stage processes of one generation, behind its worker.
@@ -54,15 +57,14 @@ impl RunningSegments {
     /// Runs the user segments of a chain: in the worker alone, or in one process for each function.
     ///
     /// # Errors
-    /// A function cannot be made, a process cannot be started, or the workers of the core have
-    /// other schedulers.
+    /// A function cannot be made, or a process cannot be started.
     pub(crate) fn run(
         worker: &WorkerLease,
         plan: &Plan,
         chain: UserChain,
     ) -> Result<Self, ApiError> {
         let (spi, generation) = (chain.spi, chain.generation);
-        worker.cores.join(&(worker.shared() as Arc<_>))?;
+        worker.cores.join(&(worker.shared() as Arc<_>));
         let failed = Arc::new(AtomicBool::new(false));
         let mut state = worker.state();
         let pipeline = if plan.mapping == Mapping::Pipeline {
@@ -118,16 +120,11 @@ impl WorkerState {
     ) -> Result<Arc<PipelineReader>, ApiError> {
         let (spi, generation) = (chain.spi, chain.generation);
         let template = WorkerConfig {
-            idle: Idle::from(&self.spec),
+            idle: Idle::from(&self.settings()),
             ..self.handle().config().clone()
         };
         let positions = Pipeline::stage_positions(chain);
-        let configs = if self.spec.sharing.hands_over() {
-            // All take turns on the worker's core.
-            vec![template.clone(); positions.len()]
-        } else {
-            assign_cores(positions.len(), &template)
-        };
+        let configs = self.stage_configs(positions.len(), &template);
         let configs: Vec<WorkerConfig> = configs
             .into_iter()
             .zip(&positions)
@@ -160,6 +157,38 @@ impl WorkerState {
         Ok(Arc::new(reader))
     }
 
+    /// The configurations of `count` stages behind the worker.
+    fn stage_configs(&self, count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
+        if self.settings().sharing.hands_over() {
+            // All take turns on the worker's core.
+            vec![head.clone(); count]
+        } else {
+            assign_cores(count, head)
+        }
+    }
+
+    /// Gives the worker and its stages the cores and idle modes of its present settings.
+    pub(crate) fn settle(&mut self, core: u32) -> Result<(), ApiError> {
+        settle_process(self.handle(), core, None)?;
+        self.update_idle_mode();
+        let head = WorkerConfig {
+            idle: Idle::from(&self.settings()),
+            ..self.handle().config().clone()
+        };
+        let counts = self.pipelines.iter();
+        let counts = counts.map(|stages| stages.pipeline.stages().len());
+        let configs: Vec<_> = counts
+            .map(|count| self.stage_configs(count, &head))
+            .collect();
+        for (stages, configs) in self.pipelines.iter_mut().zip(configs) {
+            for (stage, config) in stages.pipeline.stages_mut().iter_mut().zip(configs) {
+                let core = config.core.unwrap_or(core);
+                settle_process(&mut stage.handle, core, Some(config.idle))?;
+            }
+        }
+        Ok(())
+    }
+
     fn end_chain(&mut self, spi: u32, generation: u16) -> Result<(), myelin_dataplane::Error> {
         let is_same = |stages: &Stages| (stages.spi, stages.generation) == (spi, generation);
         match self.pipelines.iter().position(is_same) {
@@ -176,7 +205,7 @@ impl WorkerState {
     fn update_idle_mode(&mut self) {
         let stages = self.pipelines.iter();
         let stages = stages.map(|stages| stages.pipeline.stages().len());
-        let shares_core = !self.spec.sharing.hands_over()
+        let shares_core = !self.settings().sharing.hands_over()
             && stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
         // Either idle mode works, so an error is only logged.
         if let Err(error) = self.set_idle_mode(shares_core) {
@@ -190,7 +219,7 @@ impl WorkerState {
         &mut self,
         shares_core: bool,
     ) -> Result<(), myelin_dataplane::Error> {
-        let idle = idle_mode(Idle::from(&self.spec), shares_core);
+        let idle = idle_mode(Idle::from(&self.settings()), shares_core);
         if self.handle().config().idle == idle || !self.handle().is_alive() {
             return Ok(());
         }
@@ -255,6 +284,22 @@ impl WorkerState {
         }
         outcomes
     }
+}
+
+/// Binds a process to a core, and gives it an idle mode. A dead process starts there.
+fn settle_process(
+    handle: &mut WorkerHandle,
+    core: u32,
+    idle: Option<Idle>,
+) -> Result<(), ApiError> {
+    if handle.is_alive() {
+        actuator::bind(handle.facts().pid(), core).map_err(ApiError::failed)?;
+        if let Some(idle) = idle.filter(|idle| handle.config().idle != *idle) {
+            handle.set_idle(idle).map_err(ApiError::failed)?;
+        }
+    }
+    handle.set_core(core);
+    Ok(())
 }
 
 /// The configurations of `count` stages behind the worker with configuration `head`. The stages

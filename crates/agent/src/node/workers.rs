@@ -14,12 +14,12 @@ use myelin_dataplane::{
     WorkerFacts, WorkerHandle, Xsk, XskConfig,
 };
 use myelin_kernel::{Plane, Reentry, Sockets};
-use myelin_linux::affinity;
 use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use myelin_linux::link::LinkId;
 use myelin_linux::netns::Netns;
-use myelin_planner::admission::{RING, SMALL_RING, SUPER_PACKET_WORKER};
-use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
+use myelin_planner::WorkerPlan;
+use myelin_planner::admission::{RING, SMALL_RING};
+use myelin_spec::{SandboxSpec, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::node::confinement::Confinement;
@@ -30,10 +30,12 @@ use crate::node::ports::{PortLease, QueueClaim};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
+mod change;
 mod packet_sockets;
 mod start;
 mod turns;
 
+pub(crate) use change::{WorkerChange, can_change};
 pub(crate) use start::WorkerStart;
 use start::{SMALL_FRAME_MTU, create_confinement};
 
@@ -48,26 +50,24 @@ const LARGE_FRAME: u32 = 4096;
 pub(crate) struct Key {
     /// The owner: `metadata.namespace` of the chain file.
     pub(crate) owner: String,
-    /// The chain that made the circuit; empty for all named interfaces, or a word for those with
-    /// super-packets; for DPDK both devices, sorted.
+    /// What the worker serves ([`WorkerPlan::circuit`]).
     pub(crate) circuit: String,
 }
 
 impl Key {
-    /// Returns the key of the worker that serves a chain on this circuit.
-    pub(crate) fn of(chain: &ServiceChain, circuit: &str) -> Self {
-        let circuit = match &chain.ports {
-            Some(ports) if chain.is_over_dpdk() => {
-                let (ingress, egress) = (&ports.ingress, &ports.egress);
-                format!("{} {}", ingress.min(egress), ingress.max(egress))
-            }
-            Some(_) if chain.worker.super_packets => SUPER_PACKET_WORKER.to_owned(),
-            Some(_) => String::new(),
-            None => circuit.to_owned(),
-        };
+    /// Returns the key of a planned worker.
+    pub(crate) fn of(worker: &WorkerPlan) -> Self {
         Self {
-            owner: chain.owner().to_owned(),
-            circuit,
+            owner: worker.owner.clone(),
+            circuit: worker.circuit.clone(),
+        }
+    }
+
+    /// Returns the key of a function's own worker, in mapping `distributed`.
+    pub(crate) fn of_function(worker: &WorkerPlan, function: &str) -> Self {
+        Self {
+            owner: worker.owner.clone(),
+            circuit: format!("{}{function}", worker.circuit),
         }
     }
 }
@@ -82,7 +82,8 @@ pub(crate) struct Worker {
     // Fields drop in this order, after the process has ended.
     state: Mutex<WorkerState>,
     pub(crate) key: Key,
-    spec: WorkerSpec,
+    /// The settings, readable without the lock of the state.
+    settings: Arc<Mutex<WorkerSpec>>,
     sandbox: SandboxSpec,
     /// Size of a frame in the UMEM, bytes.
     frame_size: u32,
@@ -108,7 +109,7 @@ pub(crate) struct WorkerState {
     /// `None` only while the worker is dropped.
     handle: Option<WorkerHandle>,
     key: Key,
-    pub(crate) spec: WorkerSpec,
+    settings: Arc<Mutex<WorkerSpec>>,
     /// Sockets of ports, by interface and queue.
     sockets: BTreeMap<(u32, u32), SocketId>,
     /// For each interface: the number of generations that use its sockets, and the claim on its
@@ -146,7 +147,7 @@ impl Worker {
             config.frame_size = LARGE_FRAME;
         }
         let frame_size = config.frame_size;
-        config.core = Some(spec.core.unwrap_or_else(default_core));
+        config.core = Some(start.core);
         config.idle = Idle::from(spec);
         if spec.super_packets {
             config.args.push("--packet-sockets".into());
@@ -172,25 +173,23 @@ impl Worker {
         resources.push(Resource::Processes {
             argument: config.process_name(),
         });
-        let recorded = resources
-            .into_iter()
-            .map(|resource| journal.guard(resource));
-        let recorded: Vec<ResourceGuard> = recorded
-            .collect::<Result<_, _>>()
-            .map_err(ApiError::failed)?;
+        let recorded = resources.into_iter().map(|it| journal.guard(it));
+        let recorded = recorded.collect::<Result<Vec<_>, _>>();
+        let recorded = recorded.map_err(ApiError::failed)?;
         let confinement = create_confinement(&format!("{}-{number}", key.circuit), start)?;
         if let Some(confinement) = &confinement {
             config.launcher = Some(Arc::clone(confinement) as Arc<_>);
         }
         let handle =
             WorkerHandle::spawn(config).map_err(|error| explain(confinement.as_ref(), error))?;
+        let settings = Arc::new(Mutex::new(spec.clone()));
         Ok(Self {
             stats: handle.stats(),
             facts: handle.facts(),
             state: Mutex::new(WorkerState {
                 handle: Some(handle),
                 key: key.clone(),
-                spec: spec.clone(),
+                settings: Arc::clone(&settings),
                 sockets: BTreeMap::new(),
                 users: BTreeMap::new(),
                 internal: None,
@@ -205,7 +204,7 @@ impl Worker {
                 journal: journal.clone(),
             }),
             key: key.clone(),
-            spec: spec.clone(),
+            settings,
             sandbox: start.sandbox.clone(),
             frame_size,
             failed: AtomicBool::new(false),
@@ -227,15 +226,16 @@ impl Worker {
             spec, sandbox, mtu, ..
         } = start;
         let owner = &self.key.owner;
+        let is_other = *lock(&self.settings) != *spec;
         let problem = if self.has_failed() {
             format!(
                 "the chain's worker (owner {owner}) ended too often and is no longer restarted: first remove the \
                 chains that `myelin ps` shows as failed, with `myelin down`"
             )
-        } else if self.spec != *spec && self.devices.is_some() {
+        } else if is_other && self.devices.is_some() {
             "spec.worker differs from spec.worker of the chain that shares these devices: make both equal"
                 .to_owned()
-        } else if self.spec != *spec {
+        } else if is_other {
             format!(
                 "spec.worker differs from spec.worker of the chain that shares this worker (owner {owner}): make both \
                 equal, or give the chains different namespaces"
@@ -257,6 +257,11 @@ impl Worker {
             return Ok(());
         };
         Err(ApiError::failed(problem))
+    }
+
+    /// Returns the present settings.
+    pub(crate) fn settings(&self) -> WorkerSpec {
+        lock(&self.settings).clone()
     }
 
     /// Locks the state. Waits while a request holds it.
@@ -319,6 +324,11 @@ impl Drop for Worker {
 }
 
 impl WorkerState {
+    /// Returns the present settings.
+    pub(crate) fn settings(&self) -> WorkerSpec {
+        lock(&self.settings).clone()
+    }
+
     /// The handle of the process.
     pub(crate) fn handle(&mut self) -> &mut WorkerHandle {
         match &mut self.handle {
@@ -428,9 +438,10 @@ impl WorkerState {
     }
 
     pub(crate) fn bind(&mut self, mut config: XskConfig) -> Result<Xsk, ApiError> {
-        config.busy_poll = self.spec.busy_poll_ns.map(|ns| BusyPoll {
+        let settings = self.settings();
+        config.busy_poll = settings.busy_poll_ns.map(|ns| BusyPoll {
             time: Duration::from_nanos(ns),
-            budget: self.spec.batch.max(8),
+            budget: settings.batch.max(8),
         });
         let handle = self.handle();
         Xsk::bind(handle.umem(), &config, handle.first_socket()).map_err(ApiError::failed)
@@ -472,11 +483,6 @@ pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
             .set(queue, socket)
             .map_err(|error| error.to_string())
     })
-}
-
-/// The last core, because interrupts and other work usually use the first cores.
-fn default_core() -> u32 {
-    affinity::highest_core()
 }
 
 fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {

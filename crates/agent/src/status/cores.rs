@@ -17,6 +17,7 @@ pub(crate) fn read(cores: &Cores) -> Vec<CoreStatus> {
     let cores = cores.stats().into_iter().map(|shared| CoreStatus {
         core: shared.core,
         policy: shared.policy.to_string(),
+        mechanism: shared.mechanism.map(|mechanism| mechanism.to_string()),
         switches: shared.stats.switches,
         switch_us: (shared.stats.switch_ns > 0).then(|| microseconds(shared.stats.switch_ns)),
         takeovers: shared.stats.takeovers,

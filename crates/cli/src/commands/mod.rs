@@ -20,6 +20,7 @@ pub(crate) mod link;
 pub(crate) mod man;
 pub(crate) mod pcap;
 pub(crate) mod plan;
+pub(crate) mod preemptor;
 pub(crate) mod probe;
 pub(crate) mod ps;
 pub(crate) mod run;

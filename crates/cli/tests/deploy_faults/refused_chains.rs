@@ -354,7 +354,7 @@ fn the_agent_makes_nothing_for_a_refused_live_change() {
         ),
         (
             running_with("  sla:", "  worker: { batch: 7 }\n  sla:"),
-            "spec.worker cannot be changed",
+            "of spec.worker can be changed while the worker runs",
         ),
     ] {
         watched.assert_refused(&text, words);

@@ -1,6 +1,7 @@
 //! The agent's side of turns: describes the tasks and rings of a core to its workers.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
@@ -22,6 +23,25 @@ impl Member {
     /// Whether the member reads no ring, so that it needs no turn.
     pub fn is_idle(&self) -> bool {
         self.lanes.is_empty()
+    }
+
+    /// The rings that the member reads, each with its capacity in packets and a descriptor for
+    /// [`RingObserver::open`](super::RingObserver::open). Leaves out rings that are closed, and
+    /// replay ports.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn rings(&self) -> io::Result<Vec<(RingKind, u32, OwnedFd)>> {
+        let rings = self.lanes.iter().map(|lane| &lane.ingress);
+        let open = rings.filter_map(|ring| {
+            let fd = match ring {
+                MemberRing::Socket { fd, .. } => fd.upgrade()?.try_clone(),
+                MemberRing::Pipeline(link) => link.ring.fd().try_clone_to_owned(),
+                MemberRing::Replay(_) => return None,
+            };
+            Some(fd.map(|fd| (ring.kind(), ring.capacity(), fd)))
+        });
+        open.collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::xsk::ReceiveObserver;
 
 /// What a ring of a shared core is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum RingKind {
+pub enum RingKind {
     /// The RX ring of an AF_XDP socket.
     Socket {
         /// Entries of the ring.
@@ -68,5 +68,26 @@ impl RingSensor {
             Self::Socket(_, fd) => Some(fd.as_raw_fd()),
             Self::Pipeline(_) | Self::Replay(_) => None,
         }
+    }
+}
+
+/// An observer of a ring of another process, for a process that takes no turns.
+#[derive(Debug)]
+pub struct RingObserver(RingSensor);
+
+impl RingObserver {
+    /// Maps the ring behind the descriptor.
+    ///
+    /// # Errors
+    /// The descriptor is not such a ring, or the kernel is older than Linux 6.4 and refuses to map
+    /// the ring of a socket that is in use.
+    pub fn open(kind: RingKind, fd: OwnedFd) -> Result<Self, String> {
+        RingSensor::open(kind, fd).map(Self)
+    }
+
+    /// The lower halves of the numbers of packets written and read.
+    #[inline]
+    pub fn indices(&self) -> (u32, u32) {
+        self.0.indices()
     }
 }

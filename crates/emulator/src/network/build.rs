@@ -146,6 +146,7 @@ impl Builder<'_> {
             let limits = Limits {
                 cpu_millicores: host.limits.cpu_millicores,
                 memory_bytes: host.limits.memory_bytes,
+                is_real_time: false,
             };
             let mut group = Cgroup::create(&path, &limits)?;
             if !host.cpus.is_empty() {

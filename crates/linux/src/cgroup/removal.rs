@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::hierarchy::Hierarchies;
+use super::members::threads_in;
 use super::{check_path, processes_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{PidFd, Signal};
+use crate::sched::{self, Policy};
 
 /// Longest time for the kernel to end the processes.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,6 +81,7 @@ fn kill_all(roots: &[PathBuf], action: &str) -> Result<()> {
         let mut remaining = None;
         for root in roots {
             for directory in list_groups(root) {
+                leave_real_time(&directory);
                 // A frozen process (`runc pause`) does not receive the signal.
                 let _ = fs::write(directory.join("freezer.state"), "THAWED");
                 for pid in processes_in(&directory) {
@@ -95,6 +98,15 @@ fn kill_all(roots: &[PathBuf], action: &str) -> Result<()> {
             return Err(Error::new(action, ErrorKind::Busy, cause));
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Puts all threads of a group into the fair class. A real-time thread that waits for others of its
+/// core could not end, because even a killed thread needs its core for that.
+fn leave_real_time(directory: &Path) {
+    for thread in threads_in(directory).unwrap_or_default() {
+        // The thread may have ended.
+        let _ = sched::set(thread, Policy::Other);
     }
 }
 

@@ -59,6 +59,7 @@ fn the_kernel_accepts_every_small_share() {
     let limits = |millicores| Limits {
         cpu_millicores: Some(millicores),
         memory_bytes: None,
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits(100)).unwrap();
     for millicores in 1..=100 {
@@ -92,6 +93,7 @@ fn only_limits_need_a_delegated_controller() {
     let limits = Limits {
         cpu_millicores: None,
         memory_bytes: Some(1 << 20),
+        ..Limits::default()
     };
     let error = make(&limits).unwrap_err().to_string();
     assert!(error.contains("write +memory to"), "{error}");
@@ -186,6 +188,7 @@ fn measure_share_of_spinning_process(name: &str) -> Option<f64> {
     let limits = Limits {
         cpu_millicores: Some(100),
         memory_bytes: None,
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("sh");
@@ -237,6 +240,7 @@ fn the_kernel_kills_a_process_at_the_memory_limit() {
     let limits = Limits {
         cpu_millicores: None,
         memory_bytes: Some(16 << 20),
+        ..Limits::default()
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("tail");
@@ -267,4 +271,67 @@ fn real_time_priority_and_a_group_exclude_each_other() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("SCHED_FIFO 1"), "{error}");
     assert!(!exists(&guard.0));
+}
+
+#[test]
+fn a_frozen_group_runs_no_instruction_until_it_thaws() {
+    if !root_or_skip("a_frozen_group_runs_no_instruction_until_it_thaws") {
+        return;
+    }
+    let guard = guard_of_group("frozen");
+    let mut group = Cgroup::create(&guard.0, &Limits::default()).unwrap();
+    if let Err(error) = group.set_frozen(false) {
+        println!("SKIP: {error}");
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do :; done"]);
+    group.join(&mut command).unwrap();
+    let mut child = Child::spawn(&mut command);
+    let runs_on = |group: &Cgroup| {
+        let before = group.usage().cpu_ns;
+        wait_until("the process runs", || group.usage().cpu_ns > before);
+    };
+    runs_on(&group);
+    group.set_frozen(true).unwrap();
+    let frozen = |child: &Child| {
+        let wchan = format!("/proc/{}/stat", child.id());
+        let stat = fs::read_to_string(wchan).unwrap_or_default();
+        !stat.contains(") R ")
+    };
+    wait_until("the process stands", || frozen(&child));
+    let stands_at = group.usage().cpu_ns;
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(group.usage().cpu_ns, stands_at);
+    group.set_frozen(false).unwrap();
+    runs_on(&group);
+    group.set_frozen(true).unwrap();
+    // A frozen process does not keep its group.
+    remove(&guard.0).unwrap();
+    child.wait().unwrap();
+    assert!(!exists(&guard.0));
+}
+
+#[test]
+fn the_kernel_takes_each_weight_within_the_limits() {
+    if !root_or_skip("the_kernel_takes_each_weight_within_the_limits") {
+        return;
+    }
+    let guard = guard_of_group("weights");
+    let limits = Limits {
+        cpu_millicores: Some(1000),
+        memory_bytes: None,
+        ..Limits::default()
+    };
+    let group = Cgroup::create(&guard.0, &limits).unwrap();
+    for weight in [1, DEFAULT_WEIGHT, MAX_WEIGHT] {
+        group.set_weight(weight).unwrap();
+        let cpu = group.cpu.as_ref().unwrap();
+        let (file, expected) = if cpu.unified {
+            ("cpu.weight", weight)
+        } else {
+            ("cpu.shares", weight * 1024 / DEFAULT_WEIGHT)
+        };
+        assert_eq!(cpu.read_file(file).trim(), expected.to_string());
+    }
 }

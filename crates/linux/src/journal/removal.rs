@@ -7,6 +7,7 @@ use super::Resource;
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 use crate::process::Process;
+use crate::sched::{self, Policy};
 use crate::{bpffs, cgroup, htb, link, netns, procfs};
 
 /// Removes a resource. Succeeds if the resource does not exist or belongs to another program.
@@ -28,6 +29,9 @@ pub fn remove(resource: &Resource) -> Result<()> {
                 if pid != std::process::id()
                     && let Ok(process) = Process::of(pid)
                 {
+                    // A real-time thread that waits for others of its core could not end. The
+                    // process may have ended.
+                    let _ = sched::set(pid, Policy::Other);
                     process.kill_tree()?;
                 }
             }

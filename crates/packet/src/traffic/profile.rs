@@ -6,6 +6,7 @@ use super::CREDIT;
 
 /// Rate and burst of one quantity: packets or bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "UncheckedBucket")]
 pub struct Bucket {
     rate: u64,
@@ -14,8 +15,12 @@ pub struct Bucket {
 
 /// A bucket of a file, before the range check.
 #[derive(Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Bucket"))]
 struct UncheckedBucket {
+    /// The rate per second.
     rate: u64,
+    /// The burst.
     burst: u64,
 }
 
@@ -87,6 +92,7 @@ impl Bucket {
 
 /// The profile of a chain: in packets, in bits, or in both. Without a bucket, all traffic conforms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Profile {
     /// The bucket of packets.
     pub packets: Option<Bucket>,

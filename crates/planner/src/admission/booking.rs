@@ -1,8 +1,9 @@
 //! The share of a node that a chain uses, and the delay that the node promises.
 
 use myelin_packet::traffic::Profile;
-use myelin_spec::{Enforce, ServiceChain, Space};
+use myelin_spec::ServiceChain;
 
+use super::core_use::CoreUse;
 use super::flow::{self, Growth, Work};
 use super::path::{self, Hold, HopWork, Resource, Route, ServerPath, Visit};
 use super::release;
@@ -20,6 +21,8 @@ pub struct Booking {
     pub latency_ns: Option<u64>,
     /// The policer's profile; unlimited without an agreed rate.
     pub profile: Profile,
+    /// How the chain's workers share their core; `None` without a worker.
+    pub(super) core_uses: Vec<CoreUse>,
     /// Whether a policer enforces the profile.
     pub policed: bool,
     /// Whether traffic above the agreed profile waits, within [`profile`](Self::profile).
@@ -44,11 +47,7 @@ pub struct Booking {
 /// Creates the booking of a planned chain at its site.
 pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Booking {
     let sla = &chain.sla;
-    let policed = matches!(
-        sla.enforce,
-        Enforce::Auto | Enforce::Both | Enforce::Policer
-    );
-    let profile = sla.policing_profile();
+    let profile = plan.policing.unwrap_or_else(|| sla.policing_profile());
     let path = if plan.super_packets {
         Err(
             "a super-packet takes the time of many packets; without `superPackets` it has a bound"
@@ -73,7 +72,8 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         chain: chain.name.clone(),
         latency_ns: sla.latency_ns,
         profile,
-        policed: policed && !profile.is_unlimited(),
+        policed: plan.policing.is_some(),
+        core_uses: CoreUse::of(chain, plan),
         queues_excess: sla.excess_queue_ns.is_some(),
         visits: path.visits,
         unbounded,
@@ -97,16 +97,17 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
         growth: Growth::none(site.longest_frame()),
     };
     let port = (!chain.is_over_dpdk()).then(|| visit(site.port()));
-    let worker = visit(Resource::Worker {
-        core: site.core,
-        name: site.worker.clone(),
-        polls: true,
-        wake_up_fs: 0,
-        batch: chain.worker.batch,
-        batch_fs: 0,
-        devices: chain.is_over_dpdk(),
+    let worker = plan.worker.as_ref().map(|worker| {
+        visit(Resource::Worker {
+            core: worker.core,
+            name: worker.name(),
+            polls: true,
+            wake_up_fs: 0,
+            batch: chain.worker.batch,
+            batch_fs: 0,
+            devices: chain.is_over_dpdk(),
+        })
     });
-    let worker = plan.uses(Space::User).then_some(worker);
     port.into_iter().chain(worker).collect()
 }
 

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use myelin_spec::ServiceChain;
 use slab::Slab;
 
 use super::booking::Booking;
+use super::core_use::{CoreUse, CoreUses};
 use super::group::Group;
 use super::path::{Resource, Route};
+use crate::plan::Plan;
 
 /// The admitted chains of a node, grouped by path.
 ///
@@ -22,6 +25,7 @@ pub struct Ledger {
     groups: Slab<Group>,
     resources: BTreeMap<Resource, usize>,
     servers: Slab<Server>,
+    core_uses: CoreUses,
 }
 
 /// A server and the groups that pass it.
@@ -57,6 +61,9 @@ impl Ledger {
         };
         if let Some(group) = self.groups.get_mut(number) {
             group.add(&booking);
+        }
+        for core_use in &booking.core_uses {
+            self.core_uses.insert(&booking.chain, core_use);
         }
         self.bookings.insert(booking.chain.clone(), booking);
     }
@@ -95,6 +102,9 @@ impl Ledger {
     /// Removes a chain. Returns `None` if the ledger has no chain with this name.
     pub fn remove(&mut self, chain: &str) -> Option<Booking> {
         let booking = self.bookings.remove(chain)?;
+        for core_use in &booking.core_uses {
+            self.core_uses.remove(chain, core_use);
+        }
         let number = self.paths.get(&booking.route()).copied()?;
         let group = self.groups.get_mut(number)?;
         group.subtract(&booking);
@@ -120,6 +130,14 @@ impl Ledger {
                 self.resources.remove(&server.resource);
             }
         }
+    }
+
+    /// Returns why the worker or a black box of a planned chain cannot share its core with those
+    /// there, which no remaining contract changes.
+    pub fn find_core_conflict(&self, chain: &ServiceChain, plan: &Plan) -> Option<String> {
+        let uses = CoreUse::of(chain, plan);
+        let mut uses = uses.iter();
+        uses.find_map(|core_use| self.core_uses.find_conflict(&chain.name, core_use))
     }
 
     /// Returns the booking of a chain.

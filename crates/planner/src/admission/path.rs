@@ -287,6 +287,9 @@ impl<'a> Builder<'a> {
             self.current = worker;
             return;
         }
+        let Some(worker) = &self.plan.worker else {
+            return;
+        };
         let spec = &self.chain.worker;
         let has_several = self.plan.mapping == Mapping::Distributed
             && self
@@ -298,12 +301,8 @@ impl<'a> Builder<'a> {
                 > 1;
         let wake_up_fs = wake_up_fs(self.costs);
         self.path.visits.push(self.new_visit(Resource::Worker {
-            core: self.site.core,
-            name: if self.plan.mapping == Mapping::Distributed {
-                format!("{}.{}", self.chain.owner(), self.chain.name)
-            } else {
-                self.site.worker.clone()
-            },
+            core: worker.core,
+            name: worker.name(),
             // Workers of one chain that share a core do not poll before they sleep.
             polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !has_several,
             wake_up_fs: if spec.idle == Idle::Spin {

@@ -55,7 +55,9 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     let decision = admit(node.ledger, &booking, &platform);
     // A mean above the contract is always a refusal.
     let refusal = planning::refusal(plan).or(decision.refusal);
-    let has_remedies = refusal.is_some();
+    let conflict = node.ledger.find_core_conflict(chain, plan);
+    let has_remedies = refusal.is_some() && conflict.is_none();
+    let refusal = conflict.or(refusal);
     // A shaper without room affects no other chain, and `room_refusal` names the remedy.
     let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
     plan.refusal = refusal.or_else(|| release::room_refusal(chain, plan, to_shaper_fs));
@@ -103,7 +105,7 @@ fn alternatives(
     site: &Site,
 ) -> Vec<Alternative> {
     let mut all = Vec::new();
-    let mut add = |key: String, chain: &ServiceChain, site: &Site| {
+    let mut add = |key: String, chain: &ServiceChain| {
         let Ok(plan) = planning::plan_before_admission(chain, node.costs, node.machine) else {
             return;
         };
@@ -113,23 +115,22 @@ fn alternatives(
         }
     };
     if plan.uses(Space::User) {
-        for core in (0..node.machine.cores).filter(|core| *core != site.core) {
-            let site = Site {
-                core,
-                ..site.clone()
-            };
-            add(format!("`worker: {{ core: {core} }}`"), chain, &site);
+        let own = plan.worker.as_ref().map(|worker| worker.core);
+        for core in (0..node.machine.cores).filter(|core| Some(*core) != own) {
+            let mut moved = chain.clone();
+            moved.worker.core = Some(core);
+            add(format!("`worker: {{ core: {core} }}`"), &moved);
         }
         if chain.worker.idle != Idle::Spin {
             let mut spinning = chain.clone();
             spinning.worker.idle = Idle::Spin;
-            add("`worker: { idle: spin }`".to_owned(), &spinning, site);
+            add("`worker: { idle: spin }`".to_owned(), &spinning);
         }
     }
     if chain.sla.excess_queue_ns.is_some() {
         let mut dropping = chain.clone();
         dropping.sla.excess_queue_ns = None;
-        add("no `excess`".to_owned(), &dropping, site);
+        add("no `excess`".to_owned(), &dropping);
     }
     for mapping in [Mapping::Compact, Mapping::Distributed] {
         if mapping != plan.mapping && !chain.is_over_dpdk() {
@@ -137,7 +138,7 @@ fn alternatives(
                 mapping,
                 ..chain.clone()
             };
-            add(format!("`mapping: {mapping}`"), &mapped, site);
+            add(format!("`mapping: {mapping}`"), &mapped);
         }
     }
     all

@@ -9,12 +9,10 @@ use crate::calculus::SECOND;
 use crate::costs::Costs;
 use crate::frame::{self, LONGEST};
 use crate::machine::Machine;
+use crate::plan::first_of_pair;
 
 /// Femtoseconds of a nanosecond.
 pub(crate) const NS: u128 = SECOND / 1_000_000_000;
-
-/// The circuit in the name of the worker of an owner's chains on super-packets.
-pub const SUPER_PACKET_WORKER: &str = "super-packets";
 
 /// The place of a chain on a node. Chains share the servers that have the same names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,10 +23,6 @@ pub struct Site {
     pub queues: u32,
     /// The egress interface or device.
     pub egress: String,
-    /// Name of the worker that runs the user functions. Chains with the same name share the worker.
-    pub worker: String,
-    /// The worker's core.
-    pub core: u32,
     /// Speed of the egress link, bits a second, if known.
     pub egress_bps: Option<u64>,
     /// MTU of the ingress interface, bytes; 1500 if unknown.
@@ -37,52 +31,26 @@ pub struct Site {
 
 impl Site {
     /// Creates the site of a chain that is not deployed: the interfaces in the chain file, or names
-    /// for the chain's own end hosts, and the core that the agent would choose.
+    /// for the chain's own end hosts.
     pub fn planned(chain: &ServiceChain, machine: &Machine) -> Self {
-        // A chain and its reverse share two links.
-        let link_pair = chain
-            .reverse
-            .as_ref()
-            .map_or(&chain.name, |reverse| reverse.min(&chain.name));
-        let (ingress, egress, worker) = chain.ports.as_ref().map_or_else(
-            || {
-                let ends = (
-                    format!("{link_pair}: ingress"),
-                    format!("{link_pair}: egress"),
-                );
-                let (ingress, egress) = if *link_pair == chain.name {
-                    ends
-                } else {
-                    (ends.1, ends.0)
-                };
-                (ingress, egress, format!("{}@{link_pair}", chain.owner()))
-            },
-            |ports| {
-                // An owner has one worker for all interfaces in chain files, and one worker for
-                // each pair of DPDK devices.
-                let pair = if chain.is_over_dpdk() {
-                    let (ingress, egress) = (&ports.ingress, &ports.egress);
-                    format!("{} {}", ingress.min(egress), ingress.max(egress))
-                } else if chain.worker.super_packets {
-                    SUPER_PACKET_WORKER.to_owned()
-                } else {
-                    String::new()
-                };
-                (
-                    ports.ingress.clone(),
-                    ports.egress.clone(),
-                    format!("{}@{pair}", chain.owner()),
-                )
-            },
-        );
+        let (ingress, egress) = if let Some(ports) = &chain.ports {
+            (ports.ingress.clone(), ports.egress.clone())
+        } else {
+            let link_pair = first_of_pair(chain);
+            let ends = ["ingress", "egress"].map(|end| format!("{link_pair}: {end}"));
+            let [first, second] = ends;
+            if link_pair == chain.name {
+                (first, second)
+            } else {
+                (second, first)
+            }
+        };
         Self {
-            worker,
-            core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
-            egress_bps: machine.egress_bps,
-            ingress_mtu: machine.ingress_mtu,
             ingress,
             queues: 1,
             egress,
+            egress_bps: machine.egress_bps,
+            ingress_mtu: machine.ingress_mtu,
         }
     }
 

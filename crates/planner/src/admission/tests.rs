@@ -467,13 +467,14 @@ impl RandomChain {
         );
         let chain = chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0);
         let machine = Machine::with_end_hosts(2);
-        let plan = plan(&chain, costs, &machine).unwrap();
+        let mut plan = plan(&chain, costs, &machine).unwrap();
+        if let Some(worker) = &mut plan.worker {
+            (worker.circuit, worker.core) = (format!("w{}", self.worker), self.core);
+        }
         let site = Site {
             ingress: format!("in{}", self.ports.0),
             queues: self.queues,
             egress: format!("out{}", self.ports.1),
-            worker: format!("w{}", self.worker),
-            core: self.core,
             egress_bps: self.link.then_some(1_000_000_000),
             ingress_mtu: None,
         };

@@ -26,9 +26,9 @@ pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan) -> Option<String>
             "in mapping `pipeline` packets return to the first core; `mapping: compact` has a bound".to_owned(),
         );
     }
-    let sharing = plan.sharing.as_ref()?;
+    let (worker, sharing) = (plan.worker.as_ref()?, plan.sharing.as_ref()?);
     Some(format!(
         "the workers of core {} take turns by `sharing: {}`, for which there is no bound; `sharing: os` has one",
-        sharing.core, sharing.policy
+        worker.core, sharing.policy
     ))
 }

@@ -1,19 +1,34 @@
-//! How a chain's worker shares its core.
+//! How a chain's worker and black boxes share a core.
 
-use myelin_spec::SharingPolicy;
+use myelin_spec::{SharingMechanism, SharingPolicy};
 use serde::{Deserialize, Serialize};
 
-/// The turns of a chain's worker on its core.
+/// The turns of a chain's worker or of one of its black boxes on their core.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SharingPlan {
     /// The policy that chooses the next worker.
     pub policy: SharingPolicy,
-    /// The core.
-    pub core: u32,
+    /// How the core goes from one task to the next. `auto`: the workers hand it over. If the kernel
+    /// refuses real-time priorities, `sharing.mechanism: auto` becomes `weights` at deployment.
+    #[serde(default)]
+    pub mechanism: SharingMechanism,
     /// Longest turn of one of the chain's processes while others have packets, ns, at the predicted
-    /// cost of a packet; absent if it depends on the deadlines of packets.
+    /// cost of a packet; absent if it depends on the deadlines of packets, or on the unknown cost
+    /// of a black box.
     pub longest_turn_ns: Option<u64>,
     /// The reason for this length.
     pub why: String,
+}
+
+/// The turns of a black box on its core.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlackBoxSharing {
+    /// The function.
+    pub function: String,
+    /// The core.
+    pub core: u32,
+    /// The turns.
+    pub turns: SharingPlan,
 }

@@ -1,24 +1,34 @@
-//! The turns of a chain's worker, if it hands its core over to other workers.
+//! The turns of a chain's worker and of its black boxes.
 
-use myelin_spec::{Mapping, ServiceChain, SharingPolicy, Space};
+use myelin_spec::{
+    ExternalConfig, FunctionSpec, Mapping, ServiceChain, SharingMechanism, SharingPolicy,
+    SharingSpec, Space,
+};
 
 use crate::admission::RING;
 use crate::error::PlanError;
 use crate::machine::Machine;
-use crate::plan::{Hop, Plan, SharingPlan};
+use crate::plan::{BlackBoxSharing, Hop, Plan, SharingPlan};
 
 /// A number with decimals is in millionths.
 const MILLION: u64 = 1_000_000;
 
-/// Plans the turns. Returns `None` for a chain without turns.
+/// Plans the turns of a chain's worker and black boxes, after its worker.
 ///
 /// # Errors
-/// The workers of the chain cannot hand their core over.
+/// They cannot take turns, or do not agree on them.
 pub(super) fn plan(
-    plan: &Plan,
+    plan: &mut Plan,
     chain: &ServiceChain,
     machine: &Machine,
-) -> Result<Option<SharingPlan>, PlanError> {
+) -> Result<(), PlanError> {
+    plan.black_box_sharing = plan_black_boxes(chain, machine)?;
+    plan.sharing = plan_worker(plan, chain)?;
+    check_agreement(plan, chain)
+}
+
+/// Returns `None` for a worker without turns.
+fn plan_worker(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>, PlanError> {
     let spec = &chain.worker.sharing;
     if !spec.hands_over() || !plan.uses(Space::User) {
         return Ok(None);
@@ -29,15 +39,114 @@ pub(super) fn plan(
         "packet sockets tell no other worker how many packets wait"
     } else {
         let (longest_turn_ns, why) = longest_turn(plan, chain);
+        let core = plan.worker.as_ref().map(|worker| worker.core);
+        let mut boxes = plan.black_box_sharing.iter();
+        let beside = boxes.find(|black_box| Some(black_box.core) == core);
         return Ok(Some(SharingPlan {
             policy: spec.policy,
-            core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
+            mechanism: beside.map_or(spec.mechanism, |black_box| black_box.turns.mechanism),
             longest_turn_ns,
             why,
         }));
     };
     let problem = format!(": spec.worker.sharing: {problem}; write `sharing: os`");
     Err(PlanError::new(chain, &chain.places.worker, problem))
+}
+
+/// Plans the turns of black boxes.
+///
+/// # Errors
+/// A black box has a CPU quota, with which its mechanism does not work.
+fn plan_black_boxes(
+    chain: &ServiceChain,
+    machine: &Machine,
+) -> Result<Vec<BlackBoxSharing>, PlanError> {
+    let mut plans = Vec::new();
+    for function in &chain.functions {
+        if let Some(config) = function.config.own_core()
+            && let Some(core) = config.core.filter(|_| config.sharing.hands_over())
+        {
+            plans.push(BlackBoxSharing {
+                function: function.name.clone(),
+                core,
+                turns: SharingPlan {
+                    policy: config.sharing.policy,
+                    mechanism: choose_mechanism(chain, (function, config), machine)?,
+                    longest_turn_ns: (config.sharing.policy == SharingPolicy::RoundRobin)
+                        .then_some(config.sharing.slice_ns),
+                    why: explain_turn(config),
+                },
+            });
+        }
+    }
+    Ok(plans)
+}
+
+/// Checks that the chain's worker and black boxes share each core alike.
+///
+/// # Errors
+/// Two of them have another `sharing`.
+fn check_agreement(plan: &Plan, chain: &ServiceChain) -> Result<(), PlanError> {
+    let worker = plan.worker.iter();
+    let worker = worker.map(|worker| ("the worker", worker.core, &chain.worker.sharing));
+    let all: Vec<_> = worker.chain(core_uses(chain)).collect();
+    for (index, (name, core, sharing)) in all.iter().enumerate() {
+        let mut others = all[..index].iter();
+        if let Some((other, ..)) = others.find(|other| other.1 == *core && other.2 != *sharing) {
+            let problem = format!(
+                ": core {core} has {other} and {name}, with another `sharing` each: all black boxes and workers of a \
+                 core need the same; make both equal, or write another core"
+            );
+            return Err(PlanError::new(chain, &chain.places.chain, problem));
+        }
+    }
+    Ok(())
+}
+
+/// The black boxes with a core, as name, core and sharing.
+pub(crate) fn core_uses(chain: &ServiceChain) -> impl Iterator<Item = (&str, u32, &SharingSpec)> {
+    let functions = chain.functions.iter();
+    functions.filter_map(|function| {
+        let config = function.config.own_core()?;
+        Some((function.name.as_str(), config.core?, &config.sharing))
+    })
+}
+
+fn choose_mechanism(
+    chain: &ServiceChain,
+    (function, config): (&FunctionSpec, &ExternalConfig),
+    machine: &Machine,
+) -> Result<SharingMechanism, PlanError> {
+    let has_quota = function.sandbox.limits.cpu_millicores.is_some();
+    match config.sharing.mechanism {
+        SharingMechanism::Auto if has_quota => Ok(SharingMechanism::Weights),
+        SharingMechanism::Auto if machine.cores > 1 => Ok(SharingMechanism::Flip),
+        SharingMechanism::Auto => Ok(SharingMechanism::Preempt),
+        mechanism @ (SharingMechanism::Flip | SharingMechanism::Preempt) if has_quota => {
+            let problem = format!(
+                ", function `{}`: the mechanism `{mechanism}` needs a real-time priority, which the kernel refuses \
+                 beside `limits: {{ cpu }}`; write `mechanism: weights`, or remove the limit",
+                function.name
+            );
+            Err(PlanError::new(chain, &function.place, problem))
+        }
+        mechanism => Ok(mechanism),
+    }
+}
+
+/// Returns what ends the longest turn of a black box.
+fn explain_turn(config: &ExternalConfig) -> String {
+    let spec = &config.sharing;
+    match spec.policy {
+        SharingPolicy::RoundRobin => "the slice".to_owned(),
+        SharingPolicy::Unis => {
+            let packets = u64::from(config.ring) * u64::from(spec.gamma) / MILLION;
+            format!(
+                "{packets} packets, the share `gamma` of a ring; their cost is measured while it runs"
+            )
+        }
+        _ => "as long as the deadlines of the others' packets allow".to_owned(),
+    }
 }
 
 /// Returns the longest turn of the chain's processes, ns, and the reason.

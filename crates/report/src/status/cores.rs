@@ -63,7 +63,10 @@ fn interval(before: Option<&CoreStatus>, now: &CoreStatus, seconds: f64) -> Inte
     let share = |us: f64| us / 1e6 / seconds;
     Interval {
         core: now.core,
-        policy: now.policy.clone(),
+        policy: match &now.mechanism {
+            Some(mechanism) => format!("{}, {mechanism}", now.policy),
+            None => now.policy.clone(),
+        },
         seconds,
         switches: since(&|status| status.switches as f64) as u64,
         switch_us: now.switch_us,
@@ -91,6 +94,7 @@ mod tests {
         CoreStatus {
             core: 1,
             policy: "unis".to_owned(),
+            mechanism: None,
             switches,
             switch_us: Some(3.25),
             takeovers: 0,
@@ -110,6 +114,12 @@ mod tests {
             ["1", "unis", "2", "1.00k", "3.2", "40", "0.50", "2.00k"],
             "{table}"
         );
+        let flips = CoreStatus {
+            mechanism: Some("flip".to_owned()),
+            ..status(2000)
+        };
+        let table = cores(&[status(1000)], &[flips], 1.0, 100);
+        assert!(table.contains(" unis, flip "), "{table}");
         let fresh = cores(&[status(9000)], &[status(100)], 1.0, 100);
         assert!(fresh.lines().last().unwrap().contains(" 100 "), "{fresh}");
         assert!(table.lines().all(|line| line.chars().count() <= 100));

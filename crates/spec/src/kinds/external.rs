@@ -1,6 +1,8 @@
 //! `external`: any program as a function, a black box.
 
 use super::prelude::*;
+use crate::chain::MAX_CORE;
+use crate::sharing::{SHARING, SharingPolicy, SharingSpec, read_sharing};
 use std::collections::BTreeMap;
 
 /// The interface in a black box's namespace where packets arrive.
@@ -31,6 +33,15 @@ config! {
         /// interfaces (packet socket, bridge, XDP program or promiscuous mode), or after this time.
         /// If it exits before, the chain does not come up.
         "startup" startup_ns: u64 = STARTUP, from read_startup;
+        /// The core of all threads of the program; by default the program chooses.
+        "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
+        /// How the program shares its core with other black boxes and workers: os (the operating
+        /// system's scheduler), or a policy of turns: round-robin, unis, deadline. All black boxes
+        /// and workers of a core need the same value.
+        "sharing" sharing: SharingSpec = SHARING.with_default("os"), from read_turns;
+        /// Packets for which the program has room at its interface `ingress`, such as the frames of
+        /// its packet socket's ring. Only for `sharing`.
+        "ring" ring: u32 = integer(1, 1 << 20, "a number of packets").with_default("512");
     }
 }
 
@@ -88,6 +99,29 @@ fn read_startup(fields: &Fields<'_>) -> u64 {
         );
     }
     startup_ns
+}
+
+/// Reads `sharing`. A black box yields to nobody, so cooperative turns are refused, and turns need
+/// a core.
+fn read_turns(fields: &Fields<'_>) -> SharingSpec {
+    let spec = read_sharing(fields);
+    let Some(field) = fields.get("sharing") else {
+        return spec;
+    };
+    if spec.policy == SharingPolicy::Cooperative {
+        field.fault(
+            "a black box never hands its core over, so it takes no cooperative turns",
+            "os, round-robin, unis or deadline",
+            "write for example `sharing: unis`",
+        );
+    } else if spec.hands_over() && fields.get("core").is_none() {
+        field.fault(
+            "turns are those of one core, but the function has none",
+            "`core` beside `sharing`",
+            "write for example `core: 1`",
+        );
+    }
+    spec
 }
 
 fn read_command(fields: &Fields<'_>) -> Vec<String> {

@@ -116,10 +116,12 @@ fn open_worker(parts: &Parts, job: LayoutJob<'_>) -> Result<OpenWorker, ApiError
         chain, plan, ports, ..
     } = job;
     let (_, _, egress) = ports.kernel_ports()?;
-    let key = Key::of(chain, &ports.made_by);
+    let worker = job.worker()?;
+    let key = Key::of(worker);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
+        core: worker.core,
         sandbox: &sandbox,
         mtu: job.longest_mtu()?,
         parts,

@@ -27,10 +27,12 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
         let (place, name) = (&chain.places.ports, &chain.name);
         ApiError::failed(format!("{place}: chain `{name}`: {error}"))
     };
-    let key = Key::of(chain, "");
+    let worker = job.worker()?;
+    let key = Key::of(worker);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
+        core: worker.core,
         sandbox: &sandbox,
         mtu: MTU,
         parts,

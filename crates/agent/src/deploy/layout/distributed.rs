@@ -2,6 +2,8 @@
 //! packets between them (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has its
 //! own worker, a black box a second link.
 
+mod black_boxes;
+
 use std::time::Instant;
 
 use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
@@ -13,12 +15,13 @@ use myelin_packet::sojourn::Histogram;
 use myelin_packet::{Flows, HopCounters};
 use myelin_planner::Hop;
 use myelin_policy::sla::{LossCounter, LossPlace};
-use myelin_spec::{FunctionConfig, FunctionInstance, Space};
+use myelin_spec::{FunctionInstance, Space};
 
+use self::black_boxes::{shared_cores, start_black_box};
 use super::LayoutJob;
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::node::Parts;
-use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
+use crate::node::black_box::BlackBoxLease;
 use crate::node::chains::kernel_hook;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout, read_kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
@@ -117,9 +120,14 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     let (loaded, links) = loaded.map_err(ApiError::failed)?;
     let mut functions = Vec::new();
     let mut starting = Vec::new();
+    // A program that starts needs its core.
+    let mut pauses = Vec::new();
+    for core in shared_cores(job) {
+        pauses.push(parts.cores.pause(core));
+    }
     for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
         let started = Instant::now();
-        let function = DeployedFunction::connect(parts, job, (hop, sandbox), link)?;
+        let function = DeployedFunction::connect(parts, job, (hop, sandbox), (link, &loaded))?;
         starting.extend(
             function
                 .black_box
@@ -131,6 +139,9 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     // All black boxes start at the same time.
     for (black_box, started) in starting {
         black_box.wait_until_up(started, job.is_cancelled)?;
+    }
+    for pause in pauses {
+        pause.end()?;
     }
     let ends_in_worker = job
         .plan
@@ -198,7 +209,7 @@ impl DeployedFunction {
         parts: &Parts,
         job: LayoutJob<'_>,
         (hop, sandbox): (&Hop, Sandbox),
-        link: FunctionLink,
+        (link, loaded): (FunctionLink, &LoadedChain),
     ) -> Result<Self, ApiError> {
         let mut function = Self {
             user: None,
@@ -207,8 +218,15 @@ impl DeployedFunction {
             sandbox,
         };
         attach(&function.sandbox, &function.link.0)?;
-        if function.sandbox.out.is_some() {
-            function.black_box = Some(start_black_box(parts, job, hop, &function.sandbox)?);
+        if let Some(slots) = function.link.0.black_box() {
+            let counters = (loaded.counter_slot(hop.position), slots);
+            function.black_box = Some(start_black_box(
+                parts,
+                job,
+                hop,
+                &function.sandbox,
+                counters,
+            )?);
         } else if hop.space == Space::User {
             function.user = Some(function.run_user_function(parts, job, hop)?);
         }
@@ -221,16 +239,15 @@ impl DeployedFunction {
         job: LayoutJob<'_>,
         hop: &Hop,
     ) -> Result<UserFunction, ApiError> {
+        let planned = job.worker()?;
         // The key has no generation, because the worker and its state outlive a change of the
         // chain.
-        let key = Key {
-            owner: job.chain.owner().to_owned(),
-            circuit: format!("{}.{}", job.chain.name, hop.name),
-        };
+        let key = Key::of_function(planned, &hop.name);
         let sandbox = &job.chain.functions[usize::from(hop.position)].sandbox;
         let spec = &job.chain.worker;
         let start = WorkerStart {
             spec,
+            core: planned.core,
             sandbox,
             mtu: job.longest_mtu()?,
             parts,
@@ -302,34 +319,6 @@ fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
         .map_err(ApiError::failed)?;
     link.attach_near(&near.name, near.index)
         .map_err(ApiError::failed)
-}
-
-fn start_black_box(
-    parts: &Parts,
-    job: LayoutJob<'_>,
-    hop: &Hop,
-    sandbox: &Sandbox,
-) -> Result<BlackBoxLease, ApiError> {
-    let function = &job.chain.functions[usize::from(hop.position)];
-    let FunctionConfig::External(config) = &function.config else {
-        return Err(ApiError::failed(format!(
-            "`{}` is not a black box",
-            hop.name
-        )));
-    };
-    let key = black_box::Key {
-        spi: job.spi,
-        generation: job.generation,
-        position: hop.position,
-    };
-    let dirs = BlackBoxDirs {
-        run_dir: &parts.run_dir,
-        journal: &parts.journal,
-    };
-    let chain = &job.chain.name;
-    parts.black_boxes.acquire(&key, || {
-        BlackBox::start(dirs, chain, (function, config), key, sandbox)
-    })
 }
 
 impl Distributed {

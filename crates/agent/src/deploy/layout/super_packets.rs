@@ -27,10 +27,12 @@ pub(super) struct OnSuperPackets {
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<OnSuperPackets, ApiError> {
     let LayoutJob { chain, .. } = job;
     let (_, ingress, egress) = job.ports.kernel_ports()?;
-    let key = Key::of(chain, &job.ports.made_by);
+    let worker = job.worker()?;
+    let key = Key::of(worker);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
+        core: worker.core,
         sandbox: &sandbox,
         mtu: job.longest_mtu()?,
         parts,

@@ -46,12 +46,10 @@ impl WorkerDoor {
                 shaping,
             }],
         };
-        let is_policed = chain.sla.is_policed();
-        let policing = is_policed.then(|| chain.sla.policing_profile());
         Ok(Self {
             _running: RunningSegments::run(&worker, plan, user)?,
             worker,
-            policing: policing.unwrap_or_default(),
+            policing: plan.policing.unwrap_or_default(),
             spi: job.spi,
             generation: job.generation,
             functions: count,

@@ -6,7 +6,7 @@ use myelin_spec::{SandboxSpec, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::confinement::{Confinement, ConfinementSpec};
+use crate::node::confinement::{Confinement, ConfinementSpec, GroupTurns};
 
 /// Largest MTU for which frames of 2 KiB have room: headroom, headers and the bytes that functions
 /// add.
@@ -16,6 +16,7 @@ pub(super) const SMALL_FRAME_MTU: u32 = 1600;
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerStart<'a> {
     pub(crate) spec: &'a WorkerSpec,
+    pub(crate) core: u32,
     pub(crate) sandbox: &'a SandboxSpec,
     /// Longest IP packet of the chain's ports, bytes.
     pub(crate) mtu: u32,
@@ -45,6 +46,7 @@ pub(super) fn create_confinement(
         limits: start.sandbox.limits,
         rootfs: None,
         netns: None,
+        turns: GroupTurns::default(),
     };
     let confinement = Confinement::create(&demand, &start.parts.run_dir, &start.parts.journal)?;
     Ok(Some(Arc::new(confinement)))

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use myelin_dataplane::{CoreTable, Error, Member, WorkerHandle};
+use myelin_dataplane::{CoreTable, Error, WorkerHandle};
 use myelin_policy::sharing::Parameters;
-use myelin_spec::SharingSpec;
+use myelin_spec::{SharingMechanism, SharingPolicy};
 
 use super::{Worker, WorkerState};
 use crate::api::ApiError;
-use crate::node::cores::TakesTurns;
+use crate::node::cores::{MemberKind, TakesTurns, TurnMember};
 
 impl TakesTurns for Worker {
     fn owner(&self) -> &str {
@@ -19,15 +19,20 @@ impl TakesTurns for Worker {
         self.facts.core()
     }
 
-    fn sharing(&self) -> &SharingSpec {
-        &self.spec.sharing
+    fn sharing(&self) -> SharingPolicy {
+        self.settings().sharing.policy
+    }
+
+    fn mechanism(&self) -> SharingMechanism {
+        self.settings().sharing.mechanism
     }
 
     fn policy(&self) -> Option<Parameters> {
-        Parameters::of(&self.spec.sharing, self.spec.batch)
+        let settings = self.settings();
+        Parameters::of(&settings.sharing, settings.batch)
     }
 
-    fn members(&self) -> Vec<(String, Member, Option<u64>)> {
+    fn members(&self) -> Vec<TurnMember> {
         self.state().members()
     }
 
@@ -41,19 +46,25 @@ impl TakesTurns for Worker {
 }
 
 impl WorkerState {
-    fn members(&mut self) -> Vec<(String, Member, Option<u64>)> {
+    fn members(&mut self) -> Vec<TurnMember> {
         let least_ns = self.budgets_ns.values().copied().min();
         let describe = |handle: &WorkerHandle| {
-            let name = handle.config().run_id.clone();
-            (name, handle.member(), least_ns)
+            let member = handle.member();
+            // A process without rings needs no turn.
+            (!member.is_idle()).then(|| TurnMember {
+                name: handle.config().run_id.clone(),
+                budget_ns: least_ns,
+                kind: MemberKind::Worker {
+                    member,
+                    pid: handle.pid(),
+                },
+            })
         };
-        // A process without rings needs no turn.
-        let mut members = vec![describe(self.handle())];
+        let mut members: Vec<_> = describe(self.handle()).into_iter().collect();
         for stages in &self.pipelines {
             let stages = stages.pipeline.stages().iter();
-            members.extend(stages.map(|stage| describe(&stage.handle)));
+            members.extend(stages.filter_map(|stage| describe(&stage.handle)));
         }
-        members.retain(|(_, member, _)| !member.is_idle());
         members
     }
 

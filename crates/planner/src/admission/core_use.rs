@@ -1,0 +1,89 @@
+//! The workers and black boxes of a core agree on how they share it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use myelin_spec::{ServiceChain, SharingSpec};
+
+use crate::plan::Plan;
+use crate::planning::core_uses;
+
+/// How the workers of a chain share their core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CoreUse {
+    core: u32,
+    sharing: SharingSpec,
+}
+
+impl CoreUse {
+    /// Returns those of the chain's worker and black boxes.
+    pub(super) fn of(chain: &ServiceChain, plan: &Plan) -> Vec<Self> {
+        let worker = plan.worker.iter();
+        let worker = worker.map(|worker| (worker.core, &chain.worker.sharing));
+        let boxes = core_uses(chain).map(|(_, core, sharing)| (core, sharing));
+        let uses = worker.chain(boxes).map(|(core, sharing)| Self {
+            core,
+            sharing: sharing.clone(),
+        });
+        uses.collect()
+    }
+}
+
+/// The chains of each core, by their sharing. A core has several kinds only while a chain changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct CoreUses(BTreeMap<u32, Vec<(SharingSpec, BTreeSet<String>)>>);
+
+impl CoreUses {
+    pub(super) fn insert(&mut self, chain: &str, core_use: &CoreUse) {
+        let kinds = self.0.entry(core_use.core).or_default();
+        match kinds.iter_mut().find(|(kind, _)| *kind == core_use.sharing) {
+            Some((_, chains)) => {
+                chains.insert(chain.to_owned());
+            }
+            None => kinds.push((core_use.sharing.clone(), [chain.to_owned()].into())),
+        }
+    }
+
+    pub(super) fn remove(&mut self, chain: &str, core_use: &CoreUse) {
+        let Some(kinds) = self.0.get_mut(&core_use.core) else {
+            return;
+        };
+        for (_, chains) in &mut *kinds {
+            chains.remove(chain);
+        }
+        kinds.retain(|(_, chains)| !chains.is_empty());
+        if kinds.is_empty() {
+            self.0.remove(&core_use.core);
+        }
+    }
+
+    /// Returns why a chain cannot share its core with the other chains that are there.
+    pub(super) fn find_conflict(&self, name: &str, core_use: &CoreUse) -> Option<String> {
+        let CoreUse { core, sharing } = core_use;
+        let kinds = self.0.get(core)?.iter();
+        let mut others = kinds.filter(|(kind, _)| kind != sharing);
+        let (other, chain) = others.find_map(|(kind, chains)| {
+            let chain = chains.iter().find(|chain| *chain != name)?;
+            Some((kind, chain))
+        })?;
+        Some(format!(
+            "core {core} has a worker or black box of chain `{chain}` with `sharing: {}`, and one of this chain has \
+             `sharing: {}`: all workers of a core need the same spec.worker.sharing, and all black boxes the same \
+             config.sharing; make all equal, or write another core",
+            describe(other),
+            describe(sharing),
+        ))
+    }
+}
+
+/// A policy with its parameters, as in a chain file.
+fn describe(spec: &SharingSpec) -> String {
+    let default = SharingSpec {
+        policy: spec.policy,
+        ..SharingSpec::default()
+    };
+    if *spec == default {
+        spec.policy.to_string()
+    } else {
+        format!("{} with other parameters", spec.policy)
+    }
+}

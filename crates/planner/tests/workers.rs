@@ -1,0 +1,87 @@
+//! Tests which worker a plan names, and that the workers of a core share it alike.
+
+#[allow(dead_code)]
+mod common;
+
+use common::node::{chain_on_shared_ports, plan_on_node};
+use common::{FORWARD, XOR, machine, named, pinned};
+use myelin_planner::admission::Ledger;
+use myelin_planner::{Costs, Machine, Plan, plan};
+use myelin_spec::Space;
+
+fn user_plan(name: &str, more: &str, machine: &Machine) -> Plan {
+    let mut chain = named(name, &[&pinned(XOR, Space::User)], more);
+    // The parser wants both chains of a pair in one file.
+    chain.reverse = match name {
+        "a" => Some("b".to_owned()),
+        "b" => Some("a".to_owned()),
+        _ => None,
+    };
+    plan(&chain, &Costs::default(), machine).unwrap()
+}
+
+fn worker_of(name: &str, more: &str) -> (String, u32) {
+    let worker = user_plan(name, more, &machine()).worker.unwrap();
+    (worker.name(), worker.core)
+}
+
+#[test]
+fn a_plan_names_the_worker_and_the_profile_that_the_policer_enforces() {
+    let kernel = plan(&named("a", &[FORWARD], ""), &Costs::default(), &machine()).unwrap();
+    assert_eq!((kernel.worker, kernel.policing), (None, None));
+    assert_eq!(worker_of("c", ""), ("default@c".to_owned(), 1));
+    // A chain and its reverse have one worker. The node knows which of them made the end hosts.
+    assert_eq!(worker_of("b", "").0, "default@a");
+    assert_eq!(worker_of("a", "").0, "default@a");
+    let made_by = Machine {
+        circuit: Some("b".to_owned()),
+        ..machine()
+    };
+    let plan = user_plan("a", "", &made_by);
+    assert_eq!(plan.worker.unwrap().circuit, "b");
+    let ports = "  ports: { ingress: eth1, egress: eth2 }\n  worker: { core: 0 }\n";
+    assert_eq!(worker_of("a", ports), ("default@".to_owned(), 0));
+    let distributed = "  mapping: distributed\n";
+    assert_eq!(worker_of("a", distributed).0, "default@a.");
+
+    let policed = user_plan("a", "  sla: { rate: 2kpps, burst: 5 }\n", &machine());
+    let bucket = policed.policing.unwrap().packets.unwrap();
+    assert_eq!((bucket.rate(), bucket.burst()), (2000, 5));
+    let shaped = "  sla: { rate: 2kpps, enforce: shaper }\n";
+    assert_eq!(user_plan("a", shaped, &machine()).policing, None);
+}
+
+#[test]
+fn admission_refuses_two_ways_of_sharing_one_core() {
+    let user = [&*pinned(XOR, Space::User)];
+    let chain = |name: &str, worker: &str| {
+        chain_on_shared_ports(name, &user, &format!("  worker: {{ {worker} }}\n"))
+    };
+    let mut ledger = Ledger::default();
+    let mut tried = |name: &str, worker: &str| {
+        let chain = chain(name, worker);
+        let (plan, booking) = plan_on_node(&ledger, &chain, &machine());
+        if plan.admitted {
+            ledger.insert(booking);
+        }
+        plan.refusal
+    };
+    assert_eq!(tried("first", "sharing: unis"), None);
+    assert_eq!(tried("second", "sharing: unis"), None);
+    for other in [
+        "sharing: deadline",
+        "batch: 8",
+        "sharing: { policy: unis, gamma: 0.5 }",
+    ] {
+        let refusal = tried("third", other).unwrap();
+        let expected = "core 1 has a worker or black box of chain `first` with `sharing: unis`";
+        assert!(refusal.contains(expected), "{refusal}");
+    }
+    assert_eq!(tried("third", "sharing: deadline, core: 0"), None);
+    // A chain may change its own core's policy only if it is alone there.
+    assert_eq!(tried("third", "core: 0"), None);
+    assert!(tried("first", "sharing: deadline").is_some());
+    ledger.remove("second");
+    let (plan, _) = plan_on_node(&ledger, &chain("first", "sharing: deadline"), &machine());
+    assert_eq!(plan.refusal, None);
+}
