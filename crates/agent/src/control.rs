@@ -11,5 +11,6 @@ mod link_reader;
 pub(crate) mod links;
 pub(crate) mod reading;
 pub(crate) mod sampler;
+mod sensor;
 pub(crate) mod span;
 pub(crate) mod supervise;

@@ -108,7 +108,7 @@ pub use pipeline::{Pipeline, PipelineReader, RingEnds, Stage};
 pub use port::Port;
 pub use protocol::{NewPort, PortSetup};
 pub use stats::{ChainStats, DoorCounters, DoorStats, ShaperStats, Stats, WorkerStats};
-pub use turns::{CoreStats, CoreTable, Member, TaskStats};
+pub use turns::{CoreStats, CoreTable, Member, TaskLevel, TaskObserver, TaskStats};
 pub use umem::Umem;
 pub use worker::{control_from_stdin, worker_main};
 pub use worker_port::Sockets;

@@ -96,13 +96,25 @@ impl Core {
         // Readers see the new table from its first turn on; a failed start leaves it to `stop`.
         *lock(&self.turns) = Some(Turns {
             table: Arc::clone(&table),
-            policy: first.sharing(),
+            policy: match first.sharing() {
+                SharingPolicy::Auto => SharingPolicy::Deadline,
+                policy => policy,
+            },
             tasks,
         });
         let mut first = 0;
         for (worker, count) in workers.iter().zip(counts) {
-            if count > 0 {
-                worker.start_turns(&table, first)?;
+            let started = match count {
+                0 => Ok(()),
+                _ => worker.start_turns(&table, first),
+            };
+            if let Err(error) = started {
+                if worker.sharing() != SharingPolicy::Auto {
+                    return Err(error);
+                }
+                tracing::warn!(owner = worker.owner(), %error, "the operating system shares a core with `sharing: auto`");
+                self.stop(workers);
+                return Ok(());
             }
             first += count;
         }

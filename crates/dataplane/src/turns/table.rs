@@ -33,6 +33,7 @@ const ALIVE: usize = 0;
 const TURNS: usize = 1;
 const RUN_NS: usize = 2;
 const EMPTY_READS: usize = 3;
+const WAIT_NS: usize = 4;
 const TASK: usize = 8;
 
 const WRITTEN: usize = 0;
@@ -279,6 +280,22 @@ impl Table {
         self.add(self.task(task, EMPTY_READS), empty_reads);
     }
 
+    /// Counts a time in which a task's packets waited for its turn.
+    pub(super) fn count_wait(&self, task: usize, ns: u64) {
+        self.add(self.task(task, WAIT_NS), ns);
+    }
+
+    /// Returns the counters of a task.
+    pub(super) fn task_stats(&self, task: usize) -> TaskStats {
+        TaskStats {
+            is_alive: self.is_alive(task),
+            turns: self.load(self.task(task, TURNS)),
+            run_ns: self.load(self.task(task, RUN_NS)),
+            wait_ns: self.load(self.task(task, WAIT_NS)),
+            empty_reads: self.load(self.task(task, EMPTY_READS)),
+        }
+    }
+
     pub(super) fn lane_cost_ps(&self, lane: usize) -> u64 {
         self.load(self.places.lanes + lane)
     }
@@ -295,12 +312,6 @@ impl Table {
 
     /// Returns the counters of the core.
     pub(super) fn stats(&self) -> CoreStats {
-        let task = |task| TaskStats {
-            is_alive: self.is_alive(task),
-            turns: self.load(self.task(task, TURNS)),
-            run_ns: self.load(self.task(task, RUN_NS)),
-            empty_reads: self.load(self.task(task, EMPTY_READS)),
-        };
         CoreStats {
             running: self.running(),
             switches: self.load(SWITCHES),
@@ -308,7 +319,9 @@ impl Table {
             takeovers: self.load(TAKEOVERS),
             decisions: self.load(DECISIONS),
             decide_ns: self.load(DECIDE_NS),
-            tasks: (0..self.places.task_count).map(task).collect(),
+            tasks: (0..self.places.task_count)
+                .map(|task| self.task_stats(task))
+                .collect(),
             rings: self.places.ring_count,
         }
     }
@@ -351,6 +364,15 @@ impl RingRecord<'_> {
         let at = MARK + 2 * (index % MARKS);
         self.store(at, ns);
         self.store(at + 1, written);
+    }
+
+    /// The packets in the ring at the last look, and the time at which the oldest of them was
+    /// there, ns.
+    pub(super) fn level(&self) -> (u64, Option<u64>) {
+        let packets = self.load(WRITTEN).saturating_sub(self.load(READ));
+        let first = self.load(FIRST_MARK) as usize % MARKS;
+        let has_mark = packets > 0 && self.load(MARK_COUNT) > 0;
+        (packets, has_mark.then(|| self.mark(first).0))
     }
 
     /// Looks at the ring at `now_ns`. Returns the time at which its oldest packet was there, ns;
@@ -411,6 +433,8 @@ pub struct TaskStats {
     pub turns: u64,
     /// Time of these turns, ns.
     pub run_ns: u64,
+    /// Time in which the task's packets waited for its turn, ns.
+    pub wait_ns: u64,
     /// Reads in these turns that found no packet.
     pub empty_reads: u64,
 }

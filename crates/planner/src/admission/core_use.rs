@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use myelin_spec::{ServiceChain, SharingSpec};
 
 use crate::plan::Plan;
+use crate::planning::resolve_sharing;
 
 /// How the workers of a chain share their core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +18,10 @@ impl CoreUse {
     pub(super) fn of(chain: &ServiceChain, plan: &Plan) -> Option<Self> {
         Some(Self {
             core: plan.worker.as_ref()?.core,
-            sharing: chain.worker.sharing.clone(),
+            sharing: SharingSpec {
+                policy: resolve_sharing(chain),
+                ..chain.worker.sharing.clone()
+            },
         })
     }
 }

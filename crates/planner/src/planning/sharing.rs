@@ -14,8 +14,8 @@ const MILLION: u64 = 1_000_000;
 /// # Errors
 /// The workers of the chain cannot hand their core over.
 pub(super) fn plan(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>, PlanError> {
-    let spec = &chain.worker.sharing;
-    if !spec.hands_over() || !plan.uses(Space::User) {
+    let policy = resolve(chain);
+    if policy == SharingPolicy::Os || !plan.uses(Space::User) {
         return Ok(None);
     }
     let problem = if chain.is_over_dpdk() {
@@ -25,13 +25,24 @@ pub(super) fn plan(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPl
     } else {
         let (longest_turn_ns, why) = longest_turn(plan, chain);
         return Ok(Some(SharingPlan {
-            policy: spec.policy,
+            policy,
             longest_turn_ns,
             why,
         }));
     };
     let problem = format!(": spec.worker.sharing: {problem}; write `sharing: os`");
     Err(PlanError::new(chain, &chain.places.worker, problem))
+}
+
+/// Returns the policy that `auto` stands for.
+pub(crate) fn resolve(chain: &ServiceChain) -> SharingPolicy {
+    match chain.worker.sharing.policy {
+        SharingPolicy::Auto if chain.is_over_dpdk() || chain.worker.super_packets => {
+            SharingPolicy::Os
+        }
+        SharingPolicy::Auto => SharingPolicy::Deadline,
+        policy => policy,
+    }
 }
 
 /// Returns the longest turn of the chain's processes, ns, and the reason.
@@ -58,7 +69,7 @@ fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
             let why = format!("{packets} packets, the share `gamma` of a ring");
             (turn_ns(packets), why)
         }
-        SharingPolicy::Deadline => {
+        SharingPolicy::Deadline | SharingPolicy::Auto => {
             let why = "as long as the deadlines of the others' packets allow".to_owned();
             (None, why)
         }
