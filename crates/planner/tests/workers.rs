@@ -96,7 +96,7 @@ fn turns_in_a_fixed_order_have_a_bound_also_beside_chains_without_a_rate() {
     for sharing in ["cooperative", "{ policy: round-robin, slice: 200us }"] {
         let mut ledger = Ledger::default();
         let mut last_ns = 0;
-        for (name, sla) in [("a", sla), ("b", ""), ("c", sla), ("d", "")] {
+        for (name, sla) in [("a", sla), ("b", ""), ("c", sla), ("d", ""), ("e", sla)] {
             let (plan, booking) = plan_on_node(&ledger, &chain(name, sharing, sla), &machine());
             assert_eq!(plan.refusal, None, "{sharing}");
             ledger.insert(booking);
