@@ -12,5 +12,6 @@ pub(crate) mod links;
 pub(crate) mod preemptor;
 pub(crate) mod reading;
 pub(crate) mod sampler;
+mod sensor;
 pub(crate) mod span;
 pub(crate) mod supervise;

@@ -41,6 +41,9 @@ pub struct TaskStatus {
     pub turns: u64,
     /// Time of these turns, us.
     pub run_us: f64,
+    /// Time in which packets waited for the worker's turn, us.
+    #[serde(default)]
+    pub wait_us: f64,
     /// Reads in these turns that found no packet.
     pub empty_reads: u64,
 }

@@ -85,6 +85,7 @@ fn core() -> CoreStatus {
             alive: true,
             turns: 1,
             run_us: 12.0,
+            wait_us: 1.5,
             empty_reads: 4,
         }],
     }

@@ -7,12 +7,13 @@ use common::{Myelin, kill, sh, skip_unless_root, wait_for};
 use serde_json::Value;
 
 /// The policies, with a parameter where one has it.
-const POLICIES: [&str; 5] = [
+const POLICIES: [&str; 6] = [
     "cooperative",
     "{ policy: cooperative, reads: 24 }",
     "{ policy: round-robin, slice: 20us }",
     "{ policy: unis, gamma: 0.5 }",
     "deadline",
+    "auto",
 ];
 /// Datagrams a second of the other chain.
 const RATE: u32 = 5000;
@@ -71,6 +72,19 @@ fn assert_no_answer_missing(myelin: &Myelin, name: &str, what: &str) {
     assert_eq!(probe["lost"], 0, "{what}: {probe} {:?}", cores(myelin));
 }
 
+/// The packets of a chain at rest: in is out plus what the chain dropped and lost.
+fn assert_all_accounted_for(status: &Value) {
+    let account = &status["account"];
+    let count = |name: &str| account[name].as_u64().unwrap();
+    let sum = |name: &str| -> u64 {
+        let places = account[name].as_object().unwrap().values();
+        places.map(|count| count.as_u64().unwrap()).sum()
+    };
+    assert!(count("packets_in") > 0, "{account}");
+    let gone = count("packets_out") + count("policed") + sum("dropped") + sum("lost");
+    assert_eq!(count("packets_in") + count("made"), gone, "{account}");
+}
+
 #[test]
 fn two_chains_take_turns_on_one_core_under_every_policy() {
     if skip_unless_root() {
@@ -87,8 +101,12 @@ fn two_chains_take_turns_on_one_core_under_every_policy() {
             expect_core(&myelin, 2)["switches"].as_u64() > Some(100)
         });
         let core = expect_core(&myelin, 2);
-        assert!(policy.contains(core["policy"].as_str().unwrap()), "{core}");
+        let shown = policy.replace("auto", "deadline");
+        assert!(shown.contains(core["policy"].as_str().unwrap()), "{core}");
         assert!(core["switch_us"].as_f64() > Some(0.0), "{core}");
+        for task in core["tasks"].as_array().unwrap() {
+            assert!(task["wait_us"].as_f64() > Some(0.0), "{core}");
+        }
         // A live change gets and closes rings under traffic.
         let longer = two_chains(&worker(policy)).replace("kind: forward", "kind: monitor");
         let longer = myelin.write_file(&longer);
@@ -96,8 +114,7 @@ fn two_chains_take_turns_on_one_core_under_every_policy() {
         expect_core(&myelin, 2);
         assert_no_answer_missing(&myelin, "right", policy);
         sender.stop();
-        // All packets of the other chain are accounted for.
-        wait_until_settled(&myelin, "left");
+        assert_all_accounted_for(&wait_until_settled(&myelin, "left"));
         // A worker alone has its core.
         myelin.run_ok(&["down", &myelin.chain_name("left")]);
         assert!(cores(&myelin).is_empty());
@@ -274,7 +291,10 @@ fn plan_says_who_is_next_and_up_refuses_two_policies_on_a_core() {
     let kernel = myelin.write_file(&kernel);
     myelin.run_ok(&["up", kernel.to_str().unwrap()]);
     assert_no_answer_missing(&myelin, "left", "a kernel chain beside it");
-    assert!(plan.contains("`sharing: os` has one"), "{plan}");
+    let unbounded = myelin.write_file(&chain("right", &worker("unis")));
+    let plan = myelin.run_ok(&["plan", unbounded.to_str().unwrap()]);
+    let plan = plan.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(plan.contains("`round-robin` and `os` have one"), "{plan}");
     for (more, problem) in [
         (
             "  worker: { sharing: { policy: unis, reads: 3 } }\n",

@@ -10,12 +10,15 @@ use rustix::net::sockopt::xdp_statistics;
 use crate::chain::SocketId;
 use crate::idle::Idle;
 use crate::sys;
+use crate::turns::TaskObserver;
 
 /// The process, settings and sockets of a worker. To read them takes microseconds, also while a
 /// request runs.
 #[derive(Debug)]
 pub struct WorkerFacts {
     core: Mutex<Option<u32>>,
+    /// The worker's task on a shared core.
+    task: Mutex<Option<TaskObserver>>,
     pid: AtomicU32,
     restarts: AtomicU64,
     idle: Mutex<Idle>,
@@ -31,6 +34,7 @@ impl WorkerFacts {
     pub(crate) fn new(core: Option<u32>, idle: Idle) -> Arc<Self> {
         Arc::new(Self {
             core: Mutex::new(core),
+            task: Mutex::default(),
             pid: AtomicU32::new(0),
             restarts: AtomicU64::new(0),
             idle: Mutex::new(idle),
@@ -52,6 +56,15 @@ impl WorkerFacts {
     /// Returns the core that the worker is pinned to.
     pub fn core(&self) -> Option<u32> {
         *lock(&self.core)
+    }
+
+    /// Returns the worker's task on a core that it shares by turns.
+    pub fn task(&self) -> Option<TaskObserver> {
+        lock(&self.task).clone()
+    }
+
+    pub(crate) fn set_task(&self, task: Option<TaskObserver>) {
+        *lock(&self.task) = task;
     }
 
     pub(crate) fn set_core(&self, core: u32) {

@@ -24,7 +24,7 @@ use crate::ring_link::RingLink;
 use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
 use crate::stats::Stats;
-use crate::turns::{CoreTable, Member, MemberLane, MemberRing};
+use crate::turns::{CoreTable, Member, MemberLane, MemberRing, TaskObserver};
 use crate::umem::{Borrower, Umem};
 use crate::xsk::{Role, Successor, Xsk};
 
@@ -109,6 +109,9 @@ impl WorkerHandle {
         if share.is_none() && self.share.is_none() {
             return Ok(());
         }
+        let task = share.clone();
+        let task = task.and_then(|(table, task)| TaskObserver::new(table, task));
+        self.facts.set_task(task);
         self.share = share;
         match &mut self.process {
             Some(process) => send_share(process, self.share.as_ref()),

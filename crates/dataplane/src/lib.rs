@@ -108,7 +108,9 @@ pub use pipeline::{Pipeline, PipelineReader, RingEnds, Stage};
 pub use port::Port;
 pub use protocol::{NewPort, PortSetup};
 pub use stats::{ChainStats, DoorCounters, DoorStats, ShaperStats, Stats, WorkerStats};
-pub use turns::{CoreStats, CoreTable, Member, RingKind, RingObserver, TaskStats};
+pub use turns::{
+    CoreStats, CoreTable, Member, RingKind, RingObserver, TaskLevel, TaskObserver, TaskStats,
+};
 pub use umem::Umem;
 pub use worker::{control_from_stdin, worker_main};
 pub use worker_port::Sockets;

@@ -34,7 +34,7 @@ use myelin_policy::sharing::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use members::{CoreTable, Member};
+pub use members::{CoreTable, Member, TaskLevel, TaskObserver};
 pub(crate) use members::{MemberLane, MemberRing};
 use sensor::RingSensor;
 pub use sensor::{RingKind, RingObserver};
@@ -94,6 +94,10 @@ pub(crate) struct Turns {
     own_rings: Vec<bool>,
     has_core: bool,
     turn_start_ns: u64,
+    /// The time since which the oldest packet of an own ring is there, at the last look, ns.
+    oldest_ns: Option<u64>,
+    /// The end of the last turn, ns.
+    turn_end_ns: u64,
     /// The time of the policy's next decision, ns.
     ask_ns: u64,
     reads: u32,
@@ -173,6 +177,8 @@ impl Turns {
             lane_of_port,
             has_core: false,
             turn_start_ns: 0,
+            oldest_ns: None,
+            turn_end_ns: monotonic_ns(),
             ask_ns: 0,
             reads: 0,
             empty_reads: 0,
@@ -267,6 +273,11 @@ impl Turns {
         self.table.read_state(&mut self.words);
         self.policy.load(&self.words);
         self.look(now_ns);
+        if let Some(oldest_ns) = self.oldest_ns {
+            let since_ns = oldest_ns.max(self.turn_end_ns);
+            self.table
+                .count_wait(self.task, now_ns.saturating_sub(since_ns));
+        }
         let view = self.seen.view(self.task, self.table.switch_ns(), 0);
         self.policy.observe(now_ns, &view);
         // The first decision follows the first batch.
@@ -335,11 +346,18 @@ impl Turns {
     /// Reads the state of all rings, tasks and lanes. Returns whether another task has packets.
     fn look(&mut self, now_ns: u64) -> bool {
         let mut others_have_packets = false;
+        self.oldest_ns = None;
         for (ring, sensor) in self.sensors.iter().enumerate() {
             let (written, read) = sensor.indices();
             let record = self.table.ring(ring);
             let (written, read) = record.extend(written, read);
             let since_ns = record.look(now_ns, written, read);
+            if self.own_rings[ring] {
+                self.oldest_ns = match (self.oldest_ns, since_ns) {
+                    (Some(oldest_ns), Some(since_ns)) => Some(oldest_ns.min(since_ns)),
+                    (oldest_ns, since_ns) => oldest_ns.or(since_ns),
+                };
+            }
             let due_ns = since_ns
                 .zip(self.budgets_ns[ring])
                 .map(|(since_ns, budget_ns)| since_ns.saturating_add(budget_ns));
@@ -400,6 +418,7 @@ impl Turns {
 
     fn end_turn(&mut self, now_ns: u64) {
         self.has_core = false;
+        self.turn_end_ns = now_ns;
         self.policy.save(&mut self.words);
         self.table.write_state(&self.words);
         let run_ns = now_ns.saturating_sub(self.turn_start_ns);

@@ -28,6 +28,7 @@ mod rings;
 mod site;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod unbounded;
 mod worst_case;
 
@@ -39,3 +40,4 @@ pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
 pub use rings::{RING, SMALL_RING};
 pub use site::{Platform, Site};
+pub use turns::WorkerTurn;

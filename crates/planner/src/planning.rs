@@ -26,7 +26,7 @@ use crate::shaping;
 
 pub(crate) use dpdk::plan_before_admission;
 pub(crate) use mean::refusal;
-pub(crate) use sharing::core_uses;
+pub(crate) use sharing::{core_uses, resolve as resolve_sharing};
 
 /// Frame length for costs if the traffic profile implies no length, bytes: the small packet of
 /// CALVIN, 256 B of UDP payload, with Ethernet, IPv4 and UDP headers.

@@ -85,3 +85,67 @@ fn admission_refuses_two_ways_of_sharing_one_core() {
     let (plan, _) = plan_on_node(&ledger, &chain("first", "sharing: deadline"), &machine());
     assert_eq!(plan.refusal, None);
 }
+
+#[test]
+fn turns_in_a_fixed_order_have_a_bound_also_beside_chains_without_a_rate() {
+    let sla = "  sla: { rate: 1kpps, burst: 4, latency: 50ms }\n";
+    let chain = |name: &str, sharing: &str, sla: &str| {
+        let worker = format!("  worker: {{ sharing: {sharing}, batch: 16 }}\n{sla}");
+        named(name, &[&pinned(XOR, Space::User)], &worker)
+    };
+    for sharing in ["cooperative", "{ policy: round-robin, slice: 200us }"] {
+        let mut ledger = Ledger::default();
+        let mut last_ns = 0;
+        for (name, sla) in [("a", sla), ("b", ""), ("c", sla), ("d", ""), ("e", sla)] {
+            let (plan, booking) = plan_on_node(&ledger, &chain(name, sharing, sla), &machine());
+            assert_eq!(plan.refusal, None, "{sharing}");
+            ledger.insert(booking);
+            // Each further worker makes a round longer, whether or not its traffic is known.
+            let (plan, _) = plan_on_node(&ledger, &chain("a", sharing, sla), &machine());
+            if !sla.is_empty() {
+                let bound = plan.bound.expect("turns in a fixed order have a bound");
+                assert!(bound.bound_ns > last_ns, "{sharing} {last_ns} {bound:?}");
+                last_ns = bound.bound_ns;
+            }
+        }
+        // A promise that further workers would break.
+        let tight = chain(
+            "e",
+            sharing,
+            "  sla: { rate: 1kpps, burst: 4, latency: 1us }\n",
+        );
+        assert!(
+            plan_on_node(&ledger, &tight, &machine())
+                .0
+                .refusal
+                .is_some()
+        );
+    }
+    for sharing in ["unis", "deadline", "auto"] {
+        let (plan, _) = plan_on_node(&Ledger::default(), &chain("a", sharing, sla), &machine());
+        let why = plan.no_bound.expect("no bound");
+        assert!(why.contains("`sharing: cooperative`"), "{why}");
+    }
+}
+
+#[test]
+fn auto_is_deadline_where_workers_can_take_turns() {
+    let user = [&*pinned(XOR, Space::User)];
+    let worker = |name: &str, sharing: &str| {
+        let worker = format!("  worker: {{ sharing: {sharing} }}\n");
+        named(name, &user, &worker)
+    };
+    let mut ledger = Ledger::default();
+    let (plan, booking) = plan_on_node(&ledger, &worker("a", "auto"), &machine());
+    assert_eq!(plan.sharing.unwrap().policy.as_str(), "deadline");
+    ledger.insert(booking);
+    let (plan, _) = plan_on_node(&ledger, &worker("b", "deadline"), &machine());
+    assert_eq!(plan.refusal, None);
+    let (plan, _) = plan_on_node(&ledger, &worker("b", "os"), &machine());
+    assert!(plan.refusal.is_some());
+    let devices = "  ports: { ingress: { dpdk: \"net_tap0\" }, egress: { dpdk: \"net_tap1\" } }\n  \
+                   worker: { sharing: auto }\n";
+    let plan =
+        myelin_planner::plan(&named("d", &[XOR], devices), &Costs::default(), &machine()).unwrap();
+    assert_eq!(plan.sharing, None);
+}

@@ -262,8 +262,9 @@ config! {
         /// throughput. Only for `spec.ports` with interfaces, without `sla.latency`.
         "superPackets" super_packets: bool = BOOLEAN.with_default("false");
         /// How the workers of one core share it: os (the operating system's scheduler), or the
-        /// policy by which they hand it over: cooperative, round-robin, unis, deadline. All workers
-        /// of a core need the same value.
+        /// policy by which they hand it over: cooperative, round-robin, unis, deadline; auto is
+        /// deadline where several processes share the core. All workers of a core need the same
+        /// value.
         "sharing" sharing: SharingSpec = SHARING.with_default("os"), from read_sharing;
     }
 }

@@ -21,6 +21,8 @@ word_enum! {
         /// The worker whose oldest packet must leave first, in turns as long as the delays of the
         /// contracts allow.
         Deadline = "deadline",
+        /// `deadline` if several processes share the core, and their ports let them take turns.
+        Auto = "auto",
     }
 }
 
@@ -61,13 +63,6 @@ config! {
         /// The longest wait of packets that are fewer than a batch, with `policy: unis`. The
         /// published algorithm has no limit; 3600s is as good as none.
         "longestWait" longest_wait_ns: u64 = DURATION.with_default("100us");
-    }
-}
-
-impl SharingSpec {
-    /// Whether workers hand the core over to each other.
-    pub fn hands_over(&self) -> bool {
-        self.policy != SharingPolicy::Os
     }
 }
 

@@ -8,6 +8,7 @@ use myelin_planner::Plan;
 use myelin_policy::sla::{Binding, LossCounter, LossPlace, Reading, WorkerTimes};
 use myelin_spec::{OnFailure, Space};
 
+use crate::control::sensor::WorkerSensor;
 use crate::node::chains::{Generation, RunningChain};
 use crate::node::entrance::Entrance;
 
@@ -127,6 +128,7 @@ fn read_times(facts: &WorkerFacts, first_position: Option<u8>) -> WorkerTimes {
         restarts: facts.restarts(),
         run_ns: scheduled.run.as_nanos() as u64,
         waited_ns: scheduled.waited.as_nanos() as u64,
+        turn_wait_ns: WorkerSensor::open(facts).read().stats.wait_ns,
         first_position,
         binding: Binding::Kept,
     }

@@ -183,7 +183,7 @@ impl Core {
             tracing::info!(core = self.number, mechanism = %preemptor.mechanism, "a preemptor gives turns");
             let turns = Turns {
                 giver: Giver::Preemptor(preemptor),
-                policy: first.sharing(),
+                policy: resolve(first.sharing()),
                 tasks: members.into_iter().map(|member| member.name).collect(),
             };
             *lock(&self.turns) = Some(turns);
@@ -214,13 +214,22 @@ impl Core {
         // Readers see the new table from its first turn on; a failed start leaves it to `stop`.
         *lock(&self.turns) = workers.first().map(|first| Turns {
             giver: Giver::Workers(Arc::clone(&table)),
-            policy: first.sharing(),
+            policy: resolve(first.sharing()),
             tasks,
         });
         let mut first = 0;
         for (worker, count) in workers.iter().zip(counts) {
-            if *count > 0 {
-                worker.start_turns(&table, first)?;
+            let started = match *count {
+                0 => Ok(()),
+                _ => worker.start_turns(&table, first),
+            };
+            if let Err(error) = started {
+                if worker.sharing() != SharingPolicy::Auto {
+                    return Err(error);
+                }
+                tracing::warn!(owner = worker.owner(), %error, "the operating system shares a core with `sharing: auto`");
+                self.stop(workers);
+                return Ok(());
             }
             first += count;
         }
@@ -265,6 +274,14 @@ impl Core {
         } else {
             tracing::warn!(core, "a preemptor died and was restarted");
         }
+    }
+}
+
+/// Returns the policy of turns that `auto` stands for.
+fn resolve(policy: SharingPolicy) -> SharingPolicy {
+    match policy {
+        SharingPolicy::Auto => SharingPolicy::Deadline,
+        policy => policy,
     }
 }
 

@@ -13,7 +13,7 @@ use myelin_dataplane::{
 use myelin_linux::affinity;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_planner::Plan;
-use myelin_spec::Mapping;
+use myelin_spec::{Mapping, SharingPolicy};
 
 use crate::api::ApiError;
 use crate::control::actuator;
@@ -159,11 +159,12 @@ impl WorkerState {
 
     /// The configurations of `count` stages behind the worker.
     fn stage_configs(&self, count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
-        if self.settings().sharing.hands_over() {
+        let policy = self.settings().sharing.policy;
+        if matches!(policy, SharingPolicy::Os | SharingPolicy::Auto) {
+            assign_cores(count, head)
+        } else {
             // All take turns on the worker's core.
             vec![head.clone(); count]
-        } else {
-            assign_cores(count, head)
         }
     }
 
@@ -205,7 +206,8 @@ impl WorkerState {
     fn update_idle_mode(&mut self) {
         let stages = self.pipelines.iter();
         let stages = stages.map(|stages| stages.pipeline.stages().len());
-        let shares_core = !self.settings().sharing.hands_over()
+        let policy = self.settings().sharing.policy;
+        let shares_core = matches!(policy, SharingPolicy::Os | SharingPolicy::Auto)
             && stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
         // Either idle mode works, so an error is only logged.
         if let Err(error) = self.set_idle_mode(shares_core) {

@@ -12,6 +12,7 @@ pub(crate) fn read(cores: &Cores) -> Vec<CoreStatus> {
         alive: stats.is_alive,
         turns: stats.turns,
         run_us: microseconds(stats.run_ns),
+        wait_us: microseconds(stats.wait_ns),
         empty_reads: stats.empty_reads,
     };
     let cores = cores.stats().into_iter().map(|shared| CoreStatus {

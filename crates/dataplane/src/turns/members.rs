@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use myelin_policy::sharing::{Lane, Parameters, SharedCore};
 
-use super::{CoreStats, RingKind, Table, TableFile, TurnSetup};
+use super::{CoreStats, RingKind, Table, TableFile, TaskStats, TurnSetup};
 use crate::chain::SocketId;
 use crate::error::Error;
 use crate::ring_link::RingLink;
@@ -168,6 +168,23 @@ impl CoreTable {
         self.table.stats()
     }
 
+    /// Reads a task and its rings, as they were at the last look of the task that has the core.
+    fn level(&self, task: usize) -> TaskLevel {
+        let mut level = TaskLevel {
+            stats: self.table.task_stats(task),
+            ..TaskLevel::default()
+        };
+        for lane in self.core.lanes.iter().filter(|lane| lane.task == task) {
+            let (packets, since_ns) = self.table.ring(lane.ingress).level();
+            level.packets = level.packets.saturating_add(packets);
+            level.oldest_ns = match (level.oldest_ns, since_ns) {
+                (Some(oldest_ns), Some(since_ns)) => Some(oldest_ns.min(since_ns)),
+                (oldest_ns, since_ns) => oldest_ns.or(since_ns),
+            };
+        }
+        level
+    }
+
     /// The description for one task.
     pub(crate) fn setup(&self, task: usize) -> TurnSetup {
         TurnSetup {
@@ -198,4 +215,34 @@ impl CoreTable {
         let fds: Vec<_> = std::iter::once(self.file.fd()).chain(rings).collect();
         Some(send(&fds))
     }
+}
+
+/// Reads one task of a shared core from mapped memory, without a lock, an allocation or a system
+/// call.
+#[derive(Debug, Clone)]
+pub struct TaskObserver {
+    table: Arc<CoreTable>,
+    task: usize,
+}
+
+impl TaskObserver {
+    pub(crate) fn new(table: Arc<CoreTable>, task: usize) -> Option<Self> {
+        (task < table.core.tasks).then_some(Self { table, task })
+    }
+
+    /// Reads the task.
+    pub fn read(&self) -> TaskLevel {
+        self.table.level(self.task)
+    }
+}
+
+/// A task of a shared core at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskLevel {
+    /// The task's counters, since the tasks or rings of the core last changed.
+    pub stats: TaskStats,
+    /// Packets in the rings that the task reads.
+    pub packets: u64,
+    /// The time since which the oldest of them is there, ns of the monotonic clock.
+    pub oldest_ns: Option<u64>,
 }

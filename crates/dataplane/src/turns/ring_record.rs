@@ -57,6 +57,15 @@ impl<'t> RingRecord<'t> {
         self.store(at + 1, written);
     }
 
+    /// The packets in the ring at the last look, and the time at which the oldest of them was
+    /// there, ns.
+    pub(super) fn level(&self) -> (u64, Option<u64>) {
+        let packets = self.load(WRITTEN).saturating_sub(self.load(READ));
+        let first = self.load(FIRST_MARK) as usize % MARKS;
+        let has_mark = packets > 0 && self.load(MARK_COUNT) > 0;
+        (packets, has_mark.then(|| self.mark(first).0))
+    }
+
     /// Looks at the ring at `now_ns`. Returns the time at which its oldest packet was there, ns;
     /// `None` without a packet.
     #[inline]

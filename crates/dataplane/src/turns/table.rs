@@ -31,6 +31,7 @@ const ALIVE: usize = 0;
 const TURNS: usize = 1;
 const RUN_NS: usize = 2;
 const EMPTY_READS: usize = 3;
+const WAIT_NS: usize = 4;
 const TASK: usize = 8;
 
 /// The file of a core's table.
@@ -270,6 +271,22 @@ impl Table {
         self.add(self.task(task, EMPTY_READS), empty_reads);
     }
 
+    /// Counts a time in which a task's packets waited for its turn.
+    pub(super) fn count_wait(&self, task: usize, ns: u64) {
+        self.add(self.task(task, WAIT_NS), ns);
+    }
+
+    /// Returns the counters of a task.
+    pub(super) fn task_stats(&self, task: usize) -> TaskStats {
+        TaskStats {
+            is_alive: self.is_alive(task),
+            turns: self.load(self.task(task, TURNS)),
+            run_ns: self.load(self.task(task, RUN_NS)),
+            wait_ns: self.load(self.task(task, WAIT_NS)),
+            empty_reads: self.load(self.task(task, EMPTY_READS)),
+        }
+    }
+
     pub(super) fn lane_cost_ps(&self, lane: usize) -> u64 {
         self.load(self.places.lanes + lane)
     }
@@ -286,12 +303,6 @@ impl Table {
 
     /// Returns the counters of the core.
     pub(super) fn stats(&self) -> CoreStats {
-        let task = |task| TaskStats {
-            is_alive: self.is_alive(task),
-            turns: self.load(self.task(task, TURNS)),
-            run_ns: self.load(self.task(task, RUN_NS)),
-            empty_reads: self.load(self.task(task, EMPTY_READS)),
-        };
         CoreStats {
             running: self.running(),
             switches: self.load(SWITCHES),
@@ -299,7 +310,9 @@ impl Table {
             takeovers: self.load(TAKEOVERS),
             decisions: self.load(DECISIONS),
             decide_ns: self.load(DECIDE_NS),
-            tasks: (0..self.places.task_count).map(task).collect(),
+            tasks: (0..self.places.task_count)
+                .map(|task| self.task_stats(task))
+                .collect(),
             rings: self.places.ring_count,
         }
     }
@@ -335,6 +348,8 @@ pub struct TaskStats {
     pub turns: u64,
     /// Time of these turns, ns.
     pub run_ns: u64,
+    /// Time in which the task's packets waited for its turn, ns.
+    pub wait_ns: u64,
     /// Reads in these turns that found no packet.
     pub empty_reads: u64,
 }

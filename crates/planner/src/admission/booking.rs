@@ -106,6 +106,7 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
             batch: chain.worker.batch,
             batch_fs: 0,
             devices: chain.is_over_dpdk(),
+            turn: None,
         })
     });
     port.into_iter().chain(worker).collect()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use myelin_spec::{ServiceChain, SharingSpec};
 
 use crate::plan::Plan;
-use crate::planning::core_uses;
+use crate::planning::{core_uses, resolve_sharing};
 
 /// How the workers of a chain share their core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,13 +18,16 @@ impl CoreUse {
     /// Returns those of the chain's worker and black boxes.
     pub(super) fn of(chain: &ServiceChain, plan: &Plan) -> Vec<Self> {
         let worker = plan.worker.iter();
-        let worker = worker.map(|worker| (worker.core, &chain.worker.sharing));
-        let boxes = core_uses(chain).map(|(_, core, sharing)| (core, sharing));
-        let uses = worker.chain(boxes).map(|(core, sharing)| Self {
-            core,
-            sharing: sharing.clone(),
+        let worker = worker.map(|worker| {
+            let sharing = SharingSpec {
+                policy: resolve_sharing(chain),
+                ..chain.worker.sharing.clone()
+            };
+            (worker.core, sharing)
         });
-        uses.collect()
+        let boxes = core_uses(chain).map(|(_, core, sharing)| (core, sharing.clone()));
+        let uses = worker.chain(boxes);
+        uses.map(|(core, sharing)| Self { core, sharing }).collect()
     }
 }
 

@@ -193,6 +193,7 @@ impl Ledger {
             batch: 0,
             batch_fs: 0,
             devices: false,
+            turn: None,
         };
         self.resources
             .range(first..)

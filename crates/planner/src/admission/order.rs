@@ -67,6 +67,7 @@ impl Evaluator<'_> {
             batch,
             batch_fs,
             devices,
+            turn,
             ..
         } = resource
         else {
@@ -95,6 +96,17 @@ impl Evaluator<'_> {
                 in_order(whole_core).ok_or_else(not_computable)?
             };
             return Ok((order, whole_core));
+        }
+        if turn.is_some() {
+            let service = self.leftover_of_turns(server, &workers, stall_fs)?;
+            let latency_fs = service.latency_fs.saturating_add(*wake_up_fs);
+            let service = RateLatency::new(service.rate, latency_fs);
+            let order = if worker_chains.has_returns || in_turn {
+                Order::Any(service)
+            } else {
+                in_order(service).ok_or_else(not_computable)?
+            };
+            return Ok((order, service));
         }
         let mut wake_ups_fs = *wake_up_fs;
         let mut others_poll = false;

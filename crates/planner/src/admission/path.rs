@@ -4,6 +4,7 @@ use myelin_spec::{Effect, Hook, Idle, Mapping, ServiceChain, Space};
 
 use super::flow::{Growth, Work};
 use super::site::{NS, Site};
+use super::turns::WorkerTurn;
 use super::unbounded::why_unbounded;
 use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs, InBurst};
@@ -41,6 +42,9 @@ pub enum Resource {
         batch_fs: u128,
         /// Whether the ports are two DPDK devices, which the worker serves in turn.
         devices: bool,
+        /// The worker's turns on the core; `None` if the operating system shares the core, or if
+        /// the turns have no bound.
+        turn: Option<Box<WorkerTurn>>,
     },
     /// A link with a speed.
     Link(String),
@@ -313,6 +317,7 @@ impl<'a> Builder<'a> {
             batch: spec.batch,
             batch_fs: self.batch_fs(),
             devices: self.chain.is_over_dpdk(),
+            turn: WorkerTurn::of(self.chain, self.plan, self.costs, self.in_burst).map(Box::new),
         }));
         self.current = self.path.visits.len() - 1;
         self.worker = Some(self.current);

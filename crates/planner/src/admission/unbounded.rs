@@ -1,6 +1,6 @@
 //! The chains without a worst-case bound.
 
-use myelin_spec::{Mapping, ServiceChain};
+use myelin_spec::{Mapping, ServiceChain, SharingPolicy};
 
 use crate::plan::Plan;
 
@@ -27,8 +27,20 @@ pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan) -> Option<String>
         );
     }
     let (worker, sharing) = (plan.worker.as_ref()?, plan.sharing.as_ref()?);
+    let is_in_order = matches!(
+        sharing.policy,
+        SharingPolicy::Cooperative | SharingPolicy::RoundRobin
+    );
+    if is_in_order && plan.mapping == Mapping::Compact {
+        return None;
+    }
+    let other = if plan.mapping == Mapping::Compact {
+        "`sharing: cooperative`, `round-robin` and `os` have one"
+    } else {
+        "`mapping: compact` has one with `sharing: cooperative`"
+    };
     Some(format!(
-        "the workers of core {} take turns by `sharing: {}`, for which there is no bound; `sharing: os` has one",
+        "the workers of core {} take turns by `sharing: {}`, for which there is no bound; {other}",
         worker.core, sharing.policy
     ))
 }

@@ -30,7 +30,8 @@ pub(super) fn plan(
 /// Returns `None` for a worker without turns.
 fn plan_worker(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>, PlanError> {
     let spec = &chain.worker.sharing;
-    if !spec.hands_over() || !plan.uses(Space::User) {
+    let policy = resolve(chain);
+    if policy == SharingPolicy::Os || !plan.uses(Space::User) {
         return Ok(None);
     }
     let problem = if chain.is_over_dpdk() {
@@ -43,7 +44,7 @@ fn plan_worker(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>,
         let mut boxes = plan.black_box_sharing.iter();
         let beside = boxes.find(|black_box| Some(black_box.core) == core);
         return Ok(Some(SharingPlan {
-            policy: spec.policy,
+            policy,
             mechanism: beside.map_or(spec.mechanism, |black_box| black_box.turns.mechanism),
             longest_turn_ns,
             why,
@@ -149,6 +150,17 @@ fn explain_turn(config: &ExternalConfig) -> String {
     }
 }
 
+/// Returns the policy that `auto` stands for.
+pub(crate) fn resolve(chain: &ServiceChain) -> SharingPolicy {
+    match chain.worker.sharing.policy {
+        SharingPolicy::Auto if chain.is_over_dpdk() || chain.worker.super_packets => {
+            SharingPolicy::Os
+        }
+        SharingPolicy::Auto => SharingPolicy::Deadline,
+        policy => policy,
+    }
+}
+
 /// Returns the longest turn of the chain's processes, ns, and the reason.
 fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
     let spec = &chain.worker.sharing;
@@ -173,7 +185,7 @@ fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
             let why = format!("{packets} packets, the share `gamma` of a ring");
             (turn_ns(packets), why)
         }
-        SharingPolicy::Deadline => {
+        SharingPolicy::Deadline | SharingPolicy::Auto => {
             let why = "as long as the deadlines of the others' packets allow".to_owned();
             (None, why)
         }

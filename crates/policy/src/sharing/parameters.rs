@@ -51,7 +51,7 @@ impl Parameters {
                 longest_wait_ns: Some(spec.longest_wait_ns),
                 ..UnisParameters::for_batch(batch.into())
             }),
-            SharingPolicy::Deadline => Self::Deadline(DeadlineParameters {
+            SharingPolicy::Deadline | SharingPolicy::Auto => Self::Deadline(DeadlineParameters {
                 batch: batch.into(),
                 ..DeadlineParameters::default()
             }),

@@ -127,6 +127,8 @@ pub struct WorkerTimes {
     pub run_ns: u64,
     /// Time ready to run while something else ran, ns.
     pub waited_ns: u64,
+    /// Time in which packets waited for the worker's turn on a shared core, ns.
+    pub turn_wait_ns: u64,
     /// Position of the first function that the worker runs.
     pub first_position: Option<u8>,
     /// Whether the worker runs on its core.

@@ -30,6 +30,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) busy: f64,
     /// Share of the second ready to run while something else ran.
     pub(crate) waited: f64,
+    /// Share of the second in which packets waited for the worker's turn on a shared core.
+    pub(crate) turn_waited: f64,
     /// Whether the worker runs on its core.
     pub(crate) binding: Binding,
     /// Position of the first function that the worker runs.
@@ -245,7 +247,7 @@ fn explain_delay(late: f64, overflowed: u64, context: &Context) -> Finding {
     let unavailable = |worker: &WorkerLoad| {
         let stolen = stolen_share(context, worker.core);
         let busy = if worker.is_polling { 0.0 } else { worker.busy };
-        busy + worker.waited + stolen
+        busy + worker.waited + worker.turn_waited + stolen
     };
     let worst = context
         .workers
@@ -284,6 +286,13 @@ fn explain_worker(late: f64, overflowed: u64, context: &Context, worker: &Worker
             SlaCause::Neighbour
         };
         return Finding::new(cause, hop, evidence);
+    }
+    if worker.turn_waited >= late && !is_full {
+        evidence.push(format!(
+            "its packets waited {:.1} % of the second for its turn{core}",
+            worker.turn_waited * 100.0
+        ));
+        return Finding::new(SlaCause::Sharing, hop, evidence);
     }
     if !is_full && overflowed == 0 {
         return unknown_cause(evidence);

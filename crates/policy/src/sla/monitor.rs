@@ -252,6 +252,10 @@ impl SlaMonitor {
                 restarted: history.is_some_and(|history| history.has_restarted(worker)),
                 busy: since(worker.run_ns, before.map(|before| before.run_ns)),
                 waited: since(worker.waited_ns, before.map(|before| before.waited_ns)),
+                turn_waited: since(
+                    worker.turn_wait_ns,
+                    before.map(|before| before.turn_wait_ns),
+                ),
                 binding: worker.binding,
                 first_position: worker.first_position,
                 neighbour,

@@ -270,6 +270,8 @@ pub enum SlaCause {
     Steal,
     /// Another process on the worker's core, or another chain in the same worker.
     Neighbour,
+    /// Other workers had the turns on the worker's core.
+    Sharing,
     /// A function dropped packets.
     Function,
     /// An interface refused packets.
@@ -289,6 +291,7 @@ impl SlaCause {
             Self::Overload => "overload",
             Self::Steal => "steal",
             Self::Neighbour => "neighbour",
+            Self::Sharing => "sharing",
             Self::Function => "function",
             Self::Link => "link",
             Self::Failure => "failure",

@@ -89,6 +89,7 @@ mod tests {
             alive: true,
             turns: switches / 2,
             run_us: switches as f64 * 200.0,
+            wait_us: 0.0,
             empty_reads: switches,
         };
         CoreStatus {

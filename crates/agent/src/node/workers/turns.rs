@@ -20,7 +20,14 @@ impl TakesTurns for Worker {
     }
 
     fn sharing(&self) -> SharingPolicy {
-        self.settings().sharing.policy
+        let settings = self.settings();
+        match settings.sharing.policy {
+            // These ports let no worker take turns.
+            SharingPolicy::Auto if self.devices.is_some() || settings.super_packets => {
+                SharingPolicy::Os
+            }
+            policy => policy,
+        }
     }
 
     fn mechanism(&self) -> SharingMechanism {
@@ -28,6 +35,9 @@ impl TakesTurns for Worker {
     }
 
     fn policy(&self) -> Option<Parameters> {
+        if self.sharing() == SharingPolicy::Os {
+            return None;
+        }
         let settings = self.settings();
         Parameters::of(&settings.sharing, settings.batch)
     }
@@ -48,30 +58,24 @@ impl TakesTurns for Worker {
 impl WorkerState {
     fn members(&mut self) -> Vec<TurnMember> {
         let least_ns = self.budgets_ns.values().copied().min();
-        let describe = |handle: &WorkerHandle| {
-            let member = handle.member();
-            // A process without rings needs no turn.
-            (!member.is_idle()).then(|| TurnMember {
-                name: handle.config().run_id.clone(),
-                budget_ns: least_ns,
-                kind: MemberKind::Worker {
-                    member,
-                    pid: handle.pid(),
-                },
-            })
+        let core = self.handle().facts().core();
+        let describe = |handle: &WorkerHandle| TurnMember {
+            name: handle.config().run_id.clone(),
+            budget_ns: least_ns,
+            kind: MemberKind::Worker {
+                member: handle.member(),
+                pid: handle.pid(),
+            },
         };
-        let mut members: Vec<_> = describe(self.handle()).into_iter().collect();
-        for stages in &self.pipelines {
-            let stages = stages.pipeline.stages().iter();
-            members.extend(stages.filter_map(|stage| describe(&stage.handle)));
-        }
-        members
+        let takes_turns = self.processes().filter(|handle| takes_turns(handle, core));
+        takes_turns.map(|handle| describe(handle)).collect()
     }
 
     fn start_turns(&mut self, table: &Arc<CoreTable>, first: usize) -> Result<(), ApiError> {
         let mut task = first;
+        let core = self.handle().facts().core();
         for handle in self.processes() {
-            let share = (!handle.member().is_idle()).then(|| (Arc::clone(table), task));
+            let share = takes_turns(handle, core).then(|| (Arc::clone(table), task));
             task += usize::from(share.is_some());
             handle.share(share).map_err(ApiError::failed)?;
         }
@@ -90,4 +94,9 @@ impl WorkerState {
         let stages = stages.map(|stage| &mut stage.handle);
         self.handle.iter_mut().chain(stages)
     }
+}
+
+/// Whether a process takes turns on the worker's core: it runs there, and reads a ring.
+fn takes_turns(handle: &WorkerHandle, core: Option<u32>) -> bool {
+    handle.facts().core() == core && !handle.member().is_idle()
 }

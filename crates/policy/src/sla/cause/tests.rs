@@ -147,6 +147,26 @@ fn a_polling_worker_is_judged_by_its_rings() {
 }
 
 #[test]
+fn a_worker_whose_packets_waited_for_its_turn_shares_its_core_badly() {
+    let mut context = context_of_worker(0.3, 0.0);
+    context.workers[0].turn_waited = 0.4;
+    let finding = find_cause(&late_breach(), 99.0, &SlaWindow::default(), &context);
+    assert_eq!((finding.cause, &*finding.hop), (SlaCause::Sharing, "coder"));
+    let expected = "its packets waited 40.0 % of the second for its turn on core 1";
+    assert_eq!(finding.evidence[1], expected);
+    // What the hypervisor or the kernel took comes first; too short a wait explains nothing.
+    context.workers[0].waited = 0.2;
+    let neighbour = find_cause(&late_breach(), 99.0, &SlaWindow::default(), &context);
+    assert_eq!(neighbour.cause, SlaCause::Neighbour);
+    let mut context = context_of_worker(0.3, 0.0);
+    context.workers[0].turn_waited = 0.005;
+    assert_eq!(
+        find_cause(&late_breach(), 99.0, &SlaWindow::default(), &context).cause,
+        SlaCause::Unknown
+    );
+}
+
+#[test]
 fn lost_packets_are_evidence_of_a_late_second() {
     let second = window_with_losses(Losses {
         ring: 20,
