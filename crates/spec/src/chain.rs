@@ -8,6 +8,7 @@ use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
 use crate::keys::name::is_label;
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
+use crate::placement::PlacementAlgorithm;
 use crate::sharing::{SHARING, SharingSpec, read_sharing};
 use crate::sla::Sla;
 
@@ -108,6 +109,9 @@ pub struct ServiceChain {
     pub hook: Hook,
     /// The interfaces that the chain connects; with `None`, the agent makes end hosts.
     pub ports: Option<Ports>,
+    /// The algorithm that places functions on nodes.
+    #[serde(default)]
+    pub placement: PlacementAlgorithm,
     /// The name of the chain of the other direction. The parser sets this field in both chains of
     /// a pair, even if the file has `reverse` in one chain only.
     pub reverse: Option<String>,
@@ -133,6 +137,12 @@ impl ServiceChain {
         self.ports
             .as_ref()
             .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
+    }
+
+    /// Whether a key places a function on a node, or keeps it from the node of another function.
+    pub fn constrains_nodes(&self) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|function| function.node.is_some() || function.anti_affinity.is_some())
     }
 
     /// Returns the functions at `positions` for deployment, each with the key of its state.

@@ -275,6 +275,7 @@ pub(crate) fn named_hosts(chains: &[ServiceChain]) -> impl Iterator<Item = (&str
 /// file.
 pub(crate) fn resolve_ports(node: &Node, chains: &mut [ServiceChain]) -> Result<(), ApiError> {
     for chain in chains {
+        let constrains_nodes = chain.constrains_nodes();
         let Some(ports) = &mut chain.ports else {
             continue;
         };
@@ -291,6 +292,12 @@ pub(crate) fn resolve_ports(node: &Node, chains: &mut [ServiceChain]) -> Result<
                     "no topology `{topology}` runs: `myelin up` its file first, or write it into this file"
                 ))
             })?;
+            if constrains_nodes {
+                let reason = format!(
+                    "the topology `{topology}` has no nodes; remove `node` and `antiAffinity`"
+                );
+                return Err(failed(reason));
+            }
             let network = lock(&running.network);
             let interface = network.port_of(host);
             let interface = interface.map_err(|error| failed(error.to_string()))?;

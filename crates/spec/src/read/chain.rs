@@ -2,7 +2,7 @@
 
 use myelin_packet::Match;
 
-use super::{function, isolation, ports, sla};
+use super::{function, isolation, placement, ports, sla};
 use crate::chain::{
     ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Ports,
     ServiceChain, WorkerSpec,
@@ -11,6 +11,7 @@ use crate::error::FileLocation;
 use crate::isolation::Isolation;
 use crate::keys::field::Fields;
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, keys, matching, name};
+use crate::placement::PlacementAlgorithm;
 use crate::sla::Sla;
 use crate::units;
 
@@ -52,6 +53,10 @@ keys! {
         /// The two interfaces of the chain. Without them, Myelin makes two end hosts, client and
         /// server.
         "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
+        /// The algorithm that places functions without `node` on the nodes of the ports' topology:
+        /// delay by the least worst case, optimal by the least of all placements (small chains), lb
+        /// by load, lc with few crossings, lblc by load and then fewest crossings, round-robin.
+        "placement" = PlacementAlgorithm::KEY.with_default("delay");
         /// The chain of this file for the other direction.
         "reverse" = TEXT;
         /// The action on packets that the functions cannot process. Default: drop if a kind guards
@@ -91,6 +96,7 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
     let ports: Option<Ports> = fields.read(KEYS, "ports");
     let worker = worker(&fields);
     ports::check(&fields, ports.as_ref(), &worker);
+    placement::check(&fields, ports.as_ref());
     let own = functions.as_deref().unwrap_or_default();
     let container = fields
         .get("isolation")
@@ -117,6 +123,7 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         classify: fields.read(KEYS, "classify"),
         hook: fields.read(KEYS, "hook"),
         ports,
+        placement: fields.read(KEYS, "placement"),
         reverse: fields.read(KEYS, "reverse"),
         on_failure: fields.read(KEYS, "onFailure"),
         worker,

@@ -30,6 +30,11 @@ keys! {
         "limits" = ConfigKey::new(ValueType::Map(Limits::KEYS));
         /// The absolute path of the container's root file system. Only for the kind external.
         "rootfs" = TEXT;
+        /// The node of the ports' topology that runs the function. Default: `placement` of the chain
+        /// chooses.
+        "node" = TEXT;
+        /// A name. Functions with the same name run on different nodes.
+        "antiAffinity" = TEXT;
     }
 }
 /// The key of the shaper's drops in the counters of a chain, next to the names of functions.
@@ -88,6 +93,7 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         check_pin(kind, pin, space);
     }
     let sandbox = isolation::read(&fields, kind, pin, of_chain);
+    let (node, anti_affinity) = (fields.read(KEYS, "node"), fields.read(KEYS, "antiAffinity"));
     let (config, reverse_of) = config(kind?, &fields)?;
     Some(FunctionSpec {
         name: name?,
@@ -96,6 +102,8 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         paired: false,
         space: pin,
         sandbox,
+        node,
+        anti_affinity,
         place: field.faults.place(field.span),
     })
 }
