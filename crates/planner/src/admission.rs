@@ -32,9 +32,13 @@ mod worst_case;
 
 pub use booking::{Booking, book};
 pub use decision::{Decision, admit};
+pub use flow::Work;
+pub(crate) use flow::{Growth, work_curve};
 pub use ledger::Ledger;
+pub(crate) use path::worst_case_work;
 pub use path::{Hold, Resource, Visit};
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
 pub use rings::{RING, SMALL_RING};
+pub(crate) use site::NS;
 pub use site::{Platform, SUPER_PACKET_WORKER, Site};

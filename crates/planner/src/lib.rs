@@ -3,8 +3,9 @@
 //!
 //! [`Costs`] has the cost of each step of a packet's path. [`plan`] chooses for each function the
 //! space, and for the chain the hook that takes its packets, so that the chain costs least.
-//! [`admission`] decides whether the node can keep the contract. The crate does no I/O, deploys
-//! nothing and measures nothing: `myelin calibrate` measures the costs.
+//! [`admission`] decides whether the node can keep the contract. [`placement`] places functions on
+//! several nodes. The crate does no I/O, deploys nothing and measures nothing: `myelin calibrate`
+//! measures the costs.
 //!
 //! Two rules choose the space of a function without a `space` key.
 //! [`Classify::Cost`](myelin_spec::Classify::Cost), the default, minimizes the cost of the
@@ -20,6 +21,7 @@ pub mod costs;
 mod error;
 mod frame;
 mod machine;
+pub mod placement;
 mod plan;
 mod planning;
 mod shaping;

@@ -30,8 +30,8 @@ keys! {
         "limits" = ConfigKey::new(ValueType::Map(Limits::KEYS));
         /// The absolute path of the container's root file system. Only for the kind external.
         "rootfs" = TEXT;
-        /// The node of the ports' topology that runs the function. Default: `placement` of the chain
-        /// chooses.
+        /// The node of the ports' topology that runs the function. Default: `placement` of the
+        /// chain chooses.
         "node" = TEXT;
         /// A name. Functions with the same name run on different nodes.
         "antiAffinity" = TEXT;
