@@ -12,6 +12,7 @@
 
 mod batches;
 mod booking;
+mod core_load;
 mod decision;
 mod evaluate;
 mod flow;
@@ -31,6 +32,7 @@ mod unbounded;
 mod worst_case;
 
 pub use booking::{Booking, book};
+pub use core_load::CoreLoad;
 pub use decision::{Decision, admit};
 pub use flow::Work;
 pub(crate) use flow::{Growth, work_curve};

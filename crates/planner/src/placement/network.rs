@@ -1,5 +1,6 @@
 //! Nodes with their free capacity, and the links between them.
 
+use crate::admission::{CoreLoad, Ledger, Platform};
 use crate::calculus::{ArrivalCurve, RateLatency};
 
 /// Nodes, other vertices (hosts and switches), and links.
@@ -55,6 +56,20 @@ pub struct LinkRoom {
     pub rate_bps: Option<u64>,
     /// Bits of the admitted chains in each direction: from the first end, and from the second.
     pub load: [ArrivalCurve; 2],
+}
+
+impl CoreRoom {
+    /// Creates a whole core with the admitted chains of a ledger; `None` if no chain with a promise
+    /// may use the core.
+    pub fn of_ledger(ledger: &Ledger, number: u32, platform: &Platform) -> Option<Self> {
+        let CoreLoad { load, longest_fs } = ledger.core_load(number, platform)?;
+        Some(Self {
+            number,
+            service: RateLatency::core(platform.stall_fs(number)),
+            load,
+            longest_fs,
+        })
+    }
 }
 
 impl Network {
