@@ -5,7 +5,7 @@ mod draw;
 
 use std::time::Instant;
 
-use myelin_metrics::stats::Deployments;
+use myelin_metrics::stats::{Deployments, LOOKS};
 use myelin_planner::placement::{self, Placement};
 use myelin_spec::PlacementAlgorithm;
 
@@ -130,13 +130,23 @@ fn quality_claims(samples: &Deployments) -> Vec<Claim> {
             "simulated chains, delay, worse than by lblc",
             Some(delay.values("worse_than_lblc").sum()),
             0.0,
-        ),
+        )
+        .provided(check_deployments(samples)),
         Claim::at_most(
             "simulated chains, delay, worst case / optimal",
             delay.median("delay_of_optimal"),
             OPTIMAL_BOUND,
         ),
     ]
+}
+
+/// The precondition of a claim on a count: enough deployments, as for other claims.
+fn check_deployments(samples: &Deployments) -> Result<(), String> {
+    let count = samples.len();
+    let is_enough = count >= LOOKS[0];
+    is_enough
+        .then_some(())
+        .ok_or_else(|| format!("too few deployments: {count}"))
 }
 
 /// Places chains on small networks with all algorithms.

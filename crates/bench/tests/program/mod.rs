@@ -49,6 +49,9 @@ pub(crate) fn test(name: String, test: impl FnOnce() + Send + 'static) -> Trial 
 
 fn run_worker(arguments: &[String]) -> ! {
     let control = myelin_dataplane::control_from_stdin().unwrap();
+    if arguments.iter().any(|word| word == "--delay-line") {
+        myelin_dataplane::delay_line_main(control)
+    }
     if arguments.iter().any(|word| word == "--dpdk") {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
     }
