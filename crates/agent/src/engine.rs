@@ -45,10 +45,22 @@ impl Engine {
     /// # Errors
     /// No root privileges, or the kernel lacks a feature that eBPF maps need.
     pub fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
+        Self::open_under(run_dir, program, None)
+    }
+
+    /// As [`open`](Self::open). All control groups of the agent lie under `cgroup`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_under(
+        run_dir: &RunDir,
+        program: PathBuf,
+        cgroup: Option<String>,
+    ) -> Result<Self, ApiError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ApiError::failed("the agent needs root: use sudo"));
         }
-        let node = Arc::new(Node::open(run_dir, program)?);
+        let node = Arc::new(Node::open(run_dir, program, cgroup)?);
         supervise::start(&node);
         let sla = sampler::start(&node);
         links::start(&node, &sla);

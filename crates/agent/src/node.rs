@@ -21,6 +21,7 @@ pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+pub(crate) mod node_agents;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
 pub(crate) mod ports;
@@ -97,6 +98,11 @@ pub(crate) struct Parts {
     pub(crate) run_dir: RunDir,
     /// Identity of the run directory.
     pub(crate) run_id: String,
+    /// The control group under which all groups of this agent lie.
+    pub(crate) cgroup: String,
+    /// Begins the names of end hosts: not empty for the agent of a topology's node, because the
+    /// names of network namespaces are unique on the machine.
+    pub(crate) host_prefix: String,
     next_spi: AtomicU32,
     next_worker: AtomicU32,
     /// Whether the interfaces of chain files deliver packets of wire size with whole checksums to
@@ -126,7 +132,13 @@ impl Parts {
 
 impl Node {
     /// Mounts the bpffs, makes the shared maps and opens the journal.
-    pub(crate) fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
+    pub(crate) fn open(
+        run_dir: &RunDir,
+        program: PathBuf,
+        cgroup: Option<String>,
+    ) -> Result<Self, ApiError> {
+        let run_id = run_dir.id();
+        let host_prefix = cgroup.as_ref().map(|_| format!("{run_id}-"));
         let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
@@ -148,7 +160,9 @@ impl Node {
                 disciplines: Pool::default(),
                 journal,
                 program,
-                run_id: run_dir.id(),
+                cgroup: cgroup.unwrap_or_else(|| format!("myelin-{run_id}")),
+                host_prefix: host_prefix.unwrap_or_default(),
+                run_id,
                 run_dir: run_dir.clone(),
                 next_spi: AtomicU32::new(0),
                 next_worker: AtomicU32::new(0),
@@ -227,7 +241,12 @@ impl Node {
             tracing::warn!(%error, "cannot remove the pins of the eBPF objects; the agent has unmounted their file system");
         }
         let run_dir = &self.parts.run_dir;
-        for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {
+        for directory in [
+            run_dir.bpf(),
+            run_dir.containers(),
+            run_dir.runc(),
+            run_dir.nodes(),
+        ] {
             let _ = std::fs::remove_dir(directory);
         }
     }
@@ -264,6 +283,7 @@ fn describe(resource: &Resource) -> String {
         Resource::Processes { argument } => format!("process {argument}"),
         Resource::Cgroup { path } => format!("control group {path}"),
         Resource::HugePages { prefix } => format!("hugepages of {prefix}"),
+        Resource::Agent { run_dir } => format!("agent of {}", run_dir.display()),
         Resource::File { path } => format!("file {}", path.display()),
         Resource::Directory { path } => format!("directory {}", path.display()),
     }

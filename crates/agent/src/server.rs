@@ -46,11 +46,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Options of the server.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ServeOptions {
     /// Stop after this time without chains. A client that starts an agent sets this time, so no
     /// agent stays on a machine without chains.
     pub idle_exit: Option<Duration>,
+    /// The control group under which all groups of the agent lie: `myelin-RUN/NAME`. By default a
+    /// group of the agent's own.
+    pub cgroup: Option<String>,
 }
 
 struct ServerState {

@@ -67,8 +67,8 @@ pub use status::{
     RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
-    LinkChange, LinkRequest, TopologyEnd, TopologyHost, TopologyLink, TopologyStatus,
-    TopologySwitch,
+    LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd, TopologyHost, TopologyLink,
+    TopologyStatus, TopologySwitch,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 

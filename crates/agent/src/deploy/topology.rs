@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use myelin_emulator::Network;
+use myelin_emulator::{Network, Run};
 use myelin_spec::{Ports, ServiceChain, Topology};
 
 use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::node::Node;
 use crate::node::delay_line::LineSlot;
+use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
 
@@ -100,16 +101,22 @@ pub(crate) fn make<'a>(
             )));
         }
         let start = Instant::now();
-        let (run, journal) = (&node.parts.run_id, &node.parts.journal);
-        let network = Network::create(run, topology, journal)
+        let run = Run {
+            id: &node.parts.run_id,
+            cgroup: &node.parts.cgroup,
+        };
+        let network = Network::create(run, topology, &node.parts.journal)
             .map_err(|error| ApiError::failed(format!("{place}: {error}")))?;
         let line = LineSlot::default();
         line.impair_all(&node.parts, &network)
+            .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
+        let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
             declared: topology.clone(),
+            nodes,
             network: Mutex::new(network),
             line,
             made_ms,
