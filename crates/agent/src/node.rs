@@ -42,6 +42,7 @@ use std::sync::{Arc, Mutex};
 use myelin_kernel::{Capacity, Plane};
 use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
+use myelin_spec::part::FIRST_PATH;
 
 use crate::api::{ApiError, RunDir};
 use crate::pool::{Pool, lock};
@@ -118,10 +119,11 @@ impl Parts {
     }
 
     /// Returns an unused service path identifier (SPI). The SPI of a removed chain is not reused,
-    /// so a late packet cannot enter another chain.
+    /// so a late packet cannot enter another chain. Chains over several nodes have the identifiers
+    /// from [`FIRST_PATH`] on.
     pub(crate) fn take_spi(&self) -> u32 {
         let number = self.next_spi.fetch_add(1, Ordering::Relaxed);
-        number % myelin_packet::meta::MAX_SPI + 1
+        number % (FIRST_PATH - 1) + 1
     }
 
     /// Returns an unused worker number.
