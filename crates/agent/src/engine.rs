@@ -14,7 +14,7 @@ use myelin_packet::sojourn::Histogram;
 use crate::Monitor;
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
     TopologyLink, TopologyStatus,
 };
 use crate::control::{links, sampler, supervise};
@@ -121,7 +121,10 @@ impl Engine {
     /// # Errors
     /// Nothing has that name, or chains use a host of the topology.
     pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
-        if !deploy::down(&self.node, name)? && !deploy::topology::down(&self.node, name)? {
+        let is_removed = deploy::down(&self.node, name)?
+            || deploy::spans::down(&self.node, name)?
+            || deploy::topology::down(&self.node, name)?;
+        if !is_removed {
             let hint = if self.node.orphans().is_empty() {
                 "`myelin ps` lists the running chains and topologies"
             } else {
@@ -157,6 +160,11 @@ impl Engine {
                 removed.push(name);
             }
         }
+        for span in self.node.spans.all() {
+            if deploy::spans::down(&self.node, &span.chain.name)? {
+                removed.push(span.chain.name.clone());
+            }
+        }
         for topology in self.node.topologies.all() {
             let name = topology.declared.name.clone();
             drop(topology);
@@ -171,6 +179,11 @@ impl Engine {
     pub fn topologies(&self) -> Vec<TopologyStatus> {
         let all = self.node.topologies.all();
         all.iter().map(|topology| topology.status()).collect()
+    }
+
+    /// Returns the status of all running chains over nodes, by name.
+    pub fn spans(&self) -> Vec<SpanStatus> {
+        deploy::spans::list(&self.node)
     }
 
     /// Changes a link of a running topology under traffic.

@@ -29,6 +29,7 @@ pub(crate) mod quiesce;
 pub(crate) mod reserved;
 pub(crate) mod router_messages;
 pub(crate) mod sandbox;
+pub(crate) mod spans;
 pub(crate) mod stages;
 pub(crate) mod topologies;
 pub(crate) mod waiting;
@@ -44,6 +45,8 @@ use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
 use myelin_spec::part::FIRST_PATH;
 
+use myelin_planner::CoreShare;
+
 use crate::api::{ApiError, RunDir};
 use crate::pool::{Pool, lock};
 use black_box::BlackBoxes;
@@ -56,6 +59,7 @@ use discipline::Disciplines;
 use ledger::NodeLedger;
 use ports::Ports;
 use reserved::ReservedNames;
+use spans::Spans;
 use topologies::Topologies;
 use workers::Workers;
 
@@ -64,6 +68,8 @@ pub(crate) struct Node {
     pub(crate) chains: Chains,
     /// The running topologies. Requests reserve their names among those of the chains.
     pub(crate) topologies: Topologies,
+    /// The running chains over nodes of topologies. Their names are reserved in the same way.
+    pub(crate) spans: Spans,
     /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
     /// Interfaces that requests reserve while they plan, because planning decides which worker gets
@@ -101,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) run_id: String,
     /// The control group under which all groups of this agent lie.
     pub(crate) cgroup: String,
+    /// The share of each core that the group has; `None`: all of it.
+    pub(crate) share: Option<CoreShare>,
     /// Begins the names of end hosts: not empty for the agent of a topology's node, because the
     /// names of network namespaces are unique on the machine.
     pub(crate) host_prefix: String,
@@ -141,12 +149,14 @@ impl Node {
     ) -> Result<Self, ApiError> {
         let run_id = run_dir.id();
         let host_prefix = cgroup.as_ref().map(|_| format!("{run_id}-"));
+        let share = cgroup.as_deref().map(share_of).transpose()?.flatten();
         let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
         Ok(Self {
             chains: Chains::default(),
             topologies: Topologies::default(),
+            spans: Spans::default(),
             ledger: NodeLedger::default(),
             interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),
@@ -162,6 +172,7 @@ impl Node {
                 disciplines: Pool::default(),
                 journal,
                 program,
+                share,
                 cgroup: cgroup.unwrap_or_else(|| format!("myelin-{run_id}")),
                 host_prefix: host_prefix.unwrap_or_default(),
                 run_id,
@@ -252,6 +263,14 @@ impl Node {
             let _ = std::fs::remove_dir(directory);
         }
     }
+}
+
+/// Returns the share of each core that a control group with a quota has.
+fn share_of(cgroup: &str) -> Result<Option<CoreShare>, ApiError> {
+    let quota = myelin_linux::cgroup::cpu_quota(cgroup).map_err(ApiError::failed)?;
+    let cores = myelin_linux::affinity::count_cores() as u32;
+    let ns = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Ok(quota.and_then(|quota| CoreShare::of_quota(ns(quota.quota), ns(quota.period), cores)))
 }
 
 /// Each process has its own pin directory, so pins of a killed agent do not collide.

@@ -19,6 +19,7 @@
 //! | `GET /v2/cores` | - | [`CoreStatus`] list: cores whose workers take turns |
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] (2) |
 //! | `GET /v2/topologies` | - | [`TopologyStatus`] list: the running topologies |
+//! | `GET /v2/spans` | - | [`SpanStatus`] list: the running chains over nodes |
 //! | `POST /v2/links` | [`LinkRequest`] | [`TopologyLink`]: changes a link of a topology |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
@@ -39,6 +40,7 @@ mod cores;
 mod flood;
 mod impairment;
 mod paths;
+mod span;
 mod status;
 mod topology;
 mod version;
@@ -62,6 +64,7 @@ pub use myelin_policy::sla::{
 };
 pub use myelin_spec::{Mapping, PortDriver, units};
 pub use paths::{RunDir, calibration_file, short_hash};
+pub use span::{PartStatus, SpanStatus};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,

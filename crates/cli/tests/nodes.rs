@@ -120,6 +120,22 @@ fn each_node_runs_an_agent_in_its_namespace_and_group() {
     assert!(groups_of(worker).contains(group), "{}", groups_of(worker));
     assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
 
+    myelin.run_ok(&["--node", "n1", "down", &name]);
+    // The second node has 0.8 of a core, so its work waits for the rest of the core's time.
+    let owed = ON_NODE.replace(
+        "  ports:",
+        "  sla: { rate: 1kpps, burst: 4, latency: 3ms }\n  ports:",
+    );
+    let owed = owed.replace("@local", "@owed").replace("9000", "9001");
+    let owed = owed.replace("mapping: distributed", "mapping: compact");
+    let owed = owed
+        .replace(", limits: { memory: 64MiB }", "")
+        .replace("space: user", "space: kernel");
+    up(&myelin, &["--node", "n1"], &owed);
+    let file = myelin.write_file(&owed);
+    let error = myelin.run_failing(3, &["--node", "n2", "up", file.to_str().unwrap()]);
+    assert!(error.contains("is refused"), "{error}");
+
     let error = myelin.run_failing(2, &["--node", "n9", "ps"]);
     assert!(error.contains("no running topology has a node"), "{error}");
     drop((h1, h2));

@@ -2,14 +2,15 @@
 //!
 //! [`Hierarchies`] detects v2 and v1 at run time. A [`Cgroup`] has the same path in each hierarchy
 //! that it needs. Paths are `myelin-RUN/NAME` below the root, and deeper for the groups of an agent
-//! that has a group of its own. Only Myelin uses this prefix, so this module never changes the group
-//! of another program.
+//! that has a group of its own. Only Myelin uses this prefix, so this module never changes the
+//! group of another program.
 //!
 //! With cgroup v1, a real-time task cannot join a group that has no real-time bandwidth. So
 //! real-time priority and a group exclude each other.
 
 mod cpuset;
 mod hierarchy;
+mod quota;
 mod removal;
 
 use std::fs::{self, OpenOptions};
@@ -24,6 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sched::{self, Policy};
 
 pub use hierarchy::{Hierarchies, Mode};
+pub use quota::{Quota, cpu_quota};
 pub use removal::{enter, remove};
 
 /// Prefix of the path of every group.

@@ -23,6 +23,7 @@ mod machine;
 mod plan;
 mod planning;
 mod shaping;
+mod share;
 
 pub use admission::plan;
 pub use classify::by_class;
@@ -34,3 +35,4 @@ pub use plan::{
     SharingPlan, Step,
 };
 pub use planning::REFERENCE_FRAME_BYTES;
+pub use share::CoreShare;

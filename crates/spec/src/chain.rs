@@ -132,6 +132,13 @@ impl ServiceChain {
         &self.namespace
     }
 
+    /// Whether the functions run on nodes of a topology.
+    pub fn is_over_nodes(&self) -> bool {
+        self.functions
+            .iter()
+            .any(|function| function.node.is_some())
+    }
+
     /// Whether the chain's ports are DPDK devices.
     pub fn is_over_dpdk(&self) -> bool {
         self.ports

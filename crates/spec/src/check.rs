@@ -31,7 +31,8 @@ pub(crate) fn check_topologies(objects: &Objects, faults: &FaultLog<'_>) {
             faults.add("metadata.name", faults.span(&topology.place), fault);
         }
     }
-    for chain in &objects.chains {
+    // The manager checks the hosts of a chain over nodes.
+    for chain in objects.chains.iter().filter(|chain| !chain.is_over_nodes()) {
         let ports = chain.ports.iter();
         let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
         for (topology, host) in ports.filter_map(|port| Ports::topology_host(port)) {

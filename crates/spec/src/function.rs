@@ -37,6 +37,8 @@ pub struct FunctionSpec {
     pub space: Option<Space>,
     /// The sandbox of the function, and its limits.
     pub sandbox: SandboxSpec,
+    /// The node of the topology that runs the function; `None` in a chain on one node.
+    pub node: Option<String>,
     /// The function's location in the chain file.
     pub place: FileLocation,
 }

@@ -34,6 +34,7 @@
 pub mod arguments;
 pub mod chain;
 mod check;
+pub mod cut;
 mod dpdk;
 pub mod effect;
 mod error;

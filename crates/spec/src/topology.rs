@@ -28,8 +28,8 @@ pub struct Topology {
     pub place: FileLocation,
 }
 
-/// A host: a network namespace with a link for each end that names it. A node is a host that runs an
-/// agent, and that forwards frames between its links as a switch does.
+/// A host: a network namespace with a link for each end that names it. A node is a host that runs
+/// an agent, and that forwards frames between its links as a switch does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
     /// The name, unique among hosts and switches.

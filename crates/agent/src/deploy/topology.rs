@@ -54,10 +54,25 @@ pub(crate) fn check_names(
             "{place}: chain `{name}`: a topology of that name runs: rename the chain, or run `myelin down {name}`"
         )));
     }
-    let of_chain = topologies.iter().find(|topology| {
-        let name = &topology.name;
-        node.chains.get(name).is_some() || node.chains.get_waiting(name).is_some()
+    let runs =
+        |name: &str| node.chains.get(name).is_some() || node.chains.get_waiting(name).is_some();
+    let moved = chains.iter().find(|chain| {
+        if chain.is_over_nodes() {
+            runs(&chain.name)
+        } else {
+            node.spans.get(&chain.name).is_some()
+        }
     });
+    if let Some(ServiceChain { name, places, .. }) = moved {
+        let place = &places.name;
+        return Err(ApiError::failed(format!(
+            "{place}: chain `{name}`: a chain of that name runs, and a chain does not change live between one node and \
+             nodes of a topology: run `myelin down {name}` first"
+        )));
+    }
+    let of_chain = topologies
+        .iter()
+        .find(|topology| runs(&topology.name) || node.spans.get(&topology.name).is_some());
     of_chain.map_or(Ok(()), |Topology { name, place, .. }| {
         Err(ApiError::failed(format!(
             "{place}: topology `{name}`: a chain of that name runs: rename the topology, or run `myelin down {name}`"
@@ -175,10 +190,15 @@ fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
             .flat_map(|ports| [&ports.ingress, &ports.egress]);
         ports.into_iter().any(|port| network.owns_interface(port))
     };
+    let spans = node.spans.all();
+    let spans = spans
+        .iter()
+        .filter(|span| span.topology == topology.declared.name);
     let users: BTreeSet<String> = running
         .chain(waiting)
         .filter(uses)
         .map(|(name, _)| name)
+        .chain(spans.map(|span| span.chain.name.clone()))
         .collect();
     users.into_iter().collect()
 }

@@ -26,6 +26,8 @@ const PROGRAMS: &str = "programs";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for an agent that removes its chains.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest wait for the kernel to end a killed agent.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Longest path of a Unix socket (`sun_path` without its last zero).
 const MAX_SOCKET_PATH: usize = 107;
@@ -77,9 +79,11 @@ impl NodeAgent {
     /// Asks all agents to remove their chains and to end, and waits for them.
     pub(crate) fn stop_all(nodes: &[Self]) {
         for node in nodes {
-            let process = lock(&node.process);
-            // The agent has not reaped the child, so the kernel cannot reuse its number.
-            if let Ok(handle) = PidFd::open(process.child.id()) {
+            let mut process = lock(&node.process);
+            // Until somebody waits for the child, the kernel does not reuse its number.
+            if let Ok(None) = process.child.try_wait()
+                && let Ok(handle) = PidFd::open(process.child.id())
+            {
                 let _ = handle.signal(Signal::TERM);
             }
         }
@@ -100,11 +104,6 @@ impl NodeAgent {
     /// The node's name.
     pub(crate) fn name(&self) -> &str {
         &self.host.name
-    }
-
-    /// The agent's run directory.
-    pub(crate) fn run_dir(&self) -> &RunDir {
-        &self.run_dir
     }
 
     /// Process number; `None` if the agent has ended.
@@ -132,12 +131,30 @@ impl NodeAgent {
         })
     }
 
+    /// Whether the agent has ended. Waits a moment, because a killed process accepts connections
+    /// until the kernel has ended it.
+    pub(crate) fn has_ended(&self) -> bool {
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        while self.pid().is_some() {
+            let answers = self.connect().is_ok_and(|client| client.info().is_ok());
+            if answers || Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        true
+    }
+
     /// Starts the agent anew if it has ended. Removes what the ended agent left.
     ///
     /// # Errors
     /// The new agent does not start.
     pub(crate) fn revive(&self, parts: &Parts) -> Result<(), ApiError> {
+        if !self.has_ended() {
+            return Ok(());
+        }
         let mut process = lock(&self.process);
+        // Another request may have started it meanwhile.
         if matches!(process.child.try_wait(), Ok(None)) {
             return Ok(());
         }

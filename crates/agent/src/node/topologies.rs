@@ -67,9 +67,12 @@ impl RunningTopology {
         let network = lock(&self.network);
         let mut status = TopologyStatus::of(network.topology());
         for (described, host) in status.hosts.iter_mut().zip(network.hosts()) {
-            let programs = |group: String| match host.is_node {
-                true => programs_of(&group),
-                false => group,
+            let programs = |group: String| {
+                if host.is_node {
+                    programs_of(&group)
+                } else {
+                    group
+                }
             };
             (described.netns, described.cgroup) = (host.netns, host.cgroup.map(programs));
             let mut nodes = self.nodes.iter();

@@ -2,6 +2,7 @@
 
 use myelin_packet::Match;
 
+use super::nodes;
 use super::{function, isolation, ports, sla};
 use crate::chain::{
     ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, ServiceChain,
@@ -105,6 +106,7 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         );
     }
     ports::check(&fields, ports.as_ref(), &worker);
+    nodes::check(&fields, own, ports.as_ref());
     let container = fields
         .get("isolation")
         .filter(|_| isolation == Isolation::Container);

@@ -30,6 +30,9 @@ keys! {
         "limits" = ConfigKey::new(ValueType::Map(Limits::KEYS));
         /// The absolute path of the container's root file system. Only for the kind external.
         "rootfs" = TEXT;
+        /// The node of a topology that runs the function. All functions of the chain then name
+        /// their nodes, and `ports` names two hosts of the topology.
+        "node" = TEXT;
     }
 }
 /// The key of the shaper's drops in the counters of a chain, next to the names of functions.
@@ -88,8 +91,11 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         check_pin(kind, pin, space);
     }
     let sandbox = isolation::read(&fields, kind, pin, of_chain);
+    let node = fields.get("node");
+    let node = node.map(|field| name::read_label(&field));
     let (config, reverse_of) = config(kind?, &fields)?;
     Some(FunctionSpec {
+        node: node.map_or(Some(None), |node| node.map(Some))?,
         name: name?,
         config,
         reverse_of,

@@ -74,8 +74,8 @@ keys! {
     KEYS {
         /// The hosts: each a name, or a mapping.
         "hosts" = ConfigKey::new(ValueType::Hosts(HOST_KEYS)).required();
-        /// The nodes: hosts that each run an agent and forward frames between their links. Each is a
-        /// name, or a mapping.
+        /// The nodes: hosts that each run an agent and forward frames between their links. Each is
+        /// a name, or a mapping.
         "nodes" = ConfigKey::new(ValueType::Hosts(HOST_KEYS));
         /// The names of the switches.
         "switches" = ConfigKey::new(ValueType::Names);
