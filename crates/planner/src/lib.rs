@@ -25,6 +25,7 @@ pub mod placement;
 mod plan;
 mod planning;
 mod shaping;
+mod share;
 
 pub use admission::plan;
 pub use classify::by_class;
@@ -36,3 +37,4 @@ pub use plan::{
     SharingPlan, Step,
 };
 pub use planning::REFERENCE_FRAME_BYTES;
+pub use share::CoreShare;

@@ -94,6 +94,7 @@ fn request(functions: Vec<Demand>, nodes: usize) -> Request {
         crossing: Work::default(),
         ingress: nodes,
         egress: nodes + 1,
+        end_nodes: [None, None],
     }
 }
 

@@ -7,7 +7,7 @@ mod excess;
 mod files;
 mod function;
 mod isolation;
-mod placement;
+mod nodes;
 mod ports;
 mod profile;
 mod sla;

@@ -109,7 +109,7 @@ fn a_great_topology_is_read() {
     assert_eq!(star.hosts[16_383].addresses[0].to_string(), "10.0.64.0/8");
 }
 
-/// Both keys are read, and the default algorithm is ours.
+/// Each key makes a chain one over nodes.
 #[test]
 fn keys_of_placement_are_read() {
     let parsed = |text: &str| {
@@ -118,8 +118,8 @@ fn keys_of_placement_are_read() {
         objects.chains[0].clone()
     };
     let chain = parsed(LAB);
-    assert_eq!(chain.placement, PlacementAlgorithm::Delay);
-    assert!(!chain.constrains_nodes());
+    assert_eq!(chain.placement, None);
+    assert!(!chain.is_over_nodes());
     let placed = LAB
         .replace("  match: {}\n", "  match: {}\n  placement: round-robin\n")
         .replace(
@@ -127,9 +127,9 @@ fn keys_of_placement_are_read() {
             "kind: forward, node: n1, antiAffinity: copies }",
         );
     let chain = parsed(&placed);
-    assert_eq!(chain.placement, PlacementAlgorithm::RoundRobin);
+    assert_eq!(chain.placement, Some(PlacementAlgorithm::RoundRobin));
     let function = &chain.functions[0];
     assert_eq!(function.node.as_deref(), Some("n1"));
     assert_eq!(function.anti_affinity.as_deref(), Some("copies"));
-    assert!(chain.constrains_nodes());
+    assert!(chain.is_over_nodes());
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
     FunctionFlows, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
-    TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
+    SpanStatus, TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -26,6 +26,7 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
         describe_answer::<Vec<TopologyStatus>>(types, "GET", "/topologies"),
+        describe_answer::<Vec<SpanStatus>>(types, "GET", "/spans"),
         describe_request::<LinkRequest>(types, describe_answer::<TopologyLink>, "/links"),
         describe_request::<ProbeRequest>(types, describe_stream, "/probe"),
         describe_request::<RunRequest>(types, describe_stream, "/run"),

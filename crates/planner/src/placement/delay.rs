@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::evaluate::Evaluation;
-use super::optimal::rank;
+use super::optimal::{self, NO_WAY, rank};
 use super::problem::Problem;
 use super::refusal::Refusal;
 use super::{Chosen, lblc, lc, ns_up, time};
@@ -37,9 +37,9 @@ pub(super) fn place(problem: &Problem<'_>, seed: u64) -> Result<Chosen, Refusal>
         Some((rank(&evaluation), nodes))
     });
     let Some(best) = ranked.min() else {
-        return Err(searched
-            .err()
-            .unwrap_or_else(|| Refusal::Input("no placement leads on to the egress".to_owned())));
+        // In a small network, the search over all placements decides.
+        let refusal = |_| searched.err().unwrap_or(Refusal::Input(NO_WAY.to_owned()));
+        return optimal::place(problem).map_err(refusal);
     };
     let nodes = improve(problem, &candidates, best);
     Ok(explain(problem, &candidates, &nodes))
@@ -58,7 +58,10 @@ impl Candidates {
                 return vec![node];
             }
             let own = Self::best(problem, position..position + 1);
+            let ends = problem.request.end_nodes.iter().flatten().flatten();
             let all: BTreeSet<usize> = own.into_iter().chain(whole.iter().copied()).collect();
+            let all = all.into_iter().chain(ends.take(CANDIDATES).copied());
+            let all: BTreeSet<usize> = all.collect();
             all.into_iter().collect()
         };
         Self(functions.map(of_function).collect())

@@ -80,6 +80,14 @@ impl Problem<'_> {
 
     fn check_nodes(&self, nodes: &[usize]) -> Result<(), Violation> {
         for (position, node) in nodes.iter().enumerate() {
+            let ends = [0, self.functions() - 1].into_iter();
+            let mut ends = ends.zip(&self.request.end_nodes);
+            let is_elsewhere = |(end, nodes): (usize, &Option<Vec<usize>>)| {
+                end == position && nodes.as_ref().is_some_and(|nodes| !nodes.contains(node))
+            };
+            if ends.any(is_elsewhere) {
+                return Err(Violation::NoEnd);
+            }
             if let Some(fixed) = self.fixed[position].filter(|fixed| fixed != node) {
                 return Err(Violation::Fixed(fixed));
             }

@@ -8,6 +8,9 @@ use super::refusal::Refusal;
 /// Most placements among which `optimal` chooses.
 pub const MAX_PLACEMENTS: u64 = 1_000_000;
 
+/// The refusal if all functions have nodes, but no path leads on.
+pub(super) const NO_WAY: &str = "no placement leads on to the egress";
+
 pub(super) fn place(problem: &Problem<'_>) -> Result<Chosen, Refusal> {
     let count = problem.network.nodes.len();
     let free = problem.fixed.iter().filter(|fixed| fixed.is_none()).count();
@@ -28,9 +31,8 @@ pub(super) fn place(problem: &Problem<'_>) -> Result<Chosen, Refusal> {
         // The furthest placement explains which function has no node.
         let nodes = search.furthest;
         let refused = problem.first_fit(&nodes, 0..count);
-        return Err(refused
-            .err()
-            .unwrap_or_else(|| Refusal::Input("no placement leads on to the egress".to_owned())));
+        let no_way = Refusal::Input(NO_WAY.to_owned());
+        return Err(refused.err().unwrap_or(no_way));
     };
     let chosen = nodes.into_iter().zip(&problem.fixed);
     let explain = |(node, fixed): (usize, &Option<usize>)| match fixed {

@@ -26,6 +26,8 @@ pub(super) enum Violation {
     Fixed(usize),
     /// The function at this position has the same key and the same node.
     AntiAffinity(usize),
+    /// The node has no link to the chain's first or last host.
+    NoEnd,
     Memory,
     /// The rates exceed the capacity of all cores of the node.
     Processor,

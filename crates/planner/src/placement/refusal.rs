@@ -93,6 +93,7 @@ impl Problem<'_> {
                 format!("`node` fixes it on `{}`", self.network.nodes[*node].name)
             }
             Violation::AntiAffinity(other) => format!("`antiAffinity` with `{}`", name(*other)),
+            Violation::NoEnd => "no link to the host of the chain's port".to_owned(),
             Violation::Memory => "too little free memory".to_owned(),
             Violation::Processor => "too little free processor time for the agreed rate".to_owned(),
             Violation::Promise => "a promise to an admitted chain would break".to_owned(),

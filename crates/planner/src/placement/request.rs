@@ -24,6 +24,8 @@ pub struct Request {
     pub ingress: usize,
     /// The vertex where packets leave: the host of the service application.
     pub egress: usize,
+    /// Nodes that may run the first function, and those that may run the last; `None`: all nodes.
+    pub end_nodes: [Option<Vec<usize>>; 2],
 }
 
 /// A function to place.
@@ -84,6 +86,7 @@ impl Request {
             crossing: work(&[steps.enter_user, steps.user_egress]),
             ingress,
             egress,
+            end_nodes: [None, None],
         }
     }
 }

@@ -93,16 +93,18 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         check_pin(kind, pin, space);
     }
     let sandbox = isolation::read(&fields, kind, pin, of_chain);
-    let (node, anti_affinity) = (fields.read(KEYS, "node"), fields.read(KEYS, "antiAffinity"));
+    let anti_affinity = fields.read(KEYS, "antiAffinity");
+    let node = fields.get("node");
+    let node = node.map(|field| name::read_label(&field));
     let (config, reverse_of) = config(kind?, &fields)?;
     Some(FunctionSpec {
+        node: node.map_or(Some(None), |node| node.map(Some))?,
         name: name?,
         config,
         reverse_of,
         paired: false,
         space: pin,
         sandbox,
-        node,
         anti_affinity,
         place: field.faults.place(field.span),
     })

@@ -323,6 +323,7 @@ fn start_black_box(
         position: hop.position,
     };
     let dirs = BlackBoxDirs {
+        cgroup: &parts.cgroup,
         run_dir: &parts.run_dir,
         journal: &parts.journal,
     };

@@ -128,5 +128,6 @@ fn draw_request(size: Size, functions: Vec<Demand>) -> Request {
         crossing: Work::default(),
         ingress: size.nodes,
         egress: size.nodes + 1,
+        end_nodes: [None, None],
     }
 }
