@@ -123,14 +123,13 @@ fn node_room(
         _ => numbers.collect(),
     };
     let limit = node.limits.cpu_millicores;
-    let own = match limit {
-        None => numbers.iter().map(|number| *number as usize).collect(),
-        Some(_) => {
-            // All workers of the node share the limit, so one core stands for all.
-            let number = numbers.last().copied().unwrap_or_default();
-            rooms.push(free_core(number, platform, limit));
-            vec![rooms.len() - 1]
-        }
+    let own = if limit.is_none() {
+        numbers.iter().map(|number| *number as usize).collect()
+    } else {
+        // All workers of the node share the limit, so one core stands for all.
+        let number = numbers.last().copied().unwrap_or_default();
+        rooms.push(free_core(number, platform, limit));
+        vec![rooms.len() - 1]
     };
     NodeRoom {
         name: node.name.clone(),
