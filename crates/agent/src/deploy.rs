@@ -6,7 +6,8 @@
 //! before admission. A live change takes the same steps, with a previous generation.
 //!
 //! The topologies of a file come up before its chains are planned (`topology`), because chains may
-//! name their hosts as ports. They are removed again if a chain fails.
+//! name their hosts as ports. They are removed again if a chain fails. Chains over nodes come up
+//! next (`spans`); the agents of the nodes take these steps for their parts.
 //!
 //! A request first reserves the names of its chains (`node::chains`). The request holds no lock
 //! that other requests need. A slow step, such as the start of a worker, delays only requests for
@@ -20,6 +21,7 @@ mod plan;
 mod redeploy;
 mod retire;
 mod revision;
+pub(crate) mod spans;
 mod switch_on;
 pub(crate) mod topology;
 
@@ -81,13 +83,18 @@ pub(crate) fn up(
     if options.only_new {
         refuse_running_chains(node, &chains)?;
         topology::refuse_all(&topologies)?;
+        refuse_nodes(&chains)?;
     }
     if let Some(own) = options.own {
         refuse_foreign_objects(node, &chains, &topologies, own)?;
     }
     let made = topology::make(node, &topologies)?;
     let source = Arc::new(source.clone());
-    let ups = deploy(node, chains, &source, options.force, (start, is_cancelled))?;
+    let (over_nodes, chains): (Vec<_>, Vec<_>) =
+        chains.into_iter().partition(ServiceChain::is_over_nodes);
+    let spans = spans::up(node, over_nodes, &source, options.force, start)?;
+    let mut ups = deploy(node, chains, &source, options.force, (start, is_cancelled))?;
+    ups.extend(spans.keep());
     made.keep();
     Ok(ups)
 }
@@ -121,7 +128,7 @@ fn take_steps(
     force: bool,
     (start, is_cancelled): (Instant, &dyn Fn() -> bool),
 ) -> Result<Vec<ChainUp>, ApiError> {
-    let costs = load_costs()?;
+    let costs = load_costs_of(node)?;
     let names: Vec<String> = chains.iter().map(|chain| chain.name.clone()).collect();
     let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
     let interfaces = ports.flat_map(|ports| [ports.ingress.clone(), ports.egress.clone()]);
@@ -271,6 +278,10 @@ pub(crate) fn down_all(node: &Node) {
         drop(node.chains.remove_waiting(&waiting.chain.name));
         drop(wait_until_unique(waiting));
     }
+    // The parts go with the agents of the nodes.
+    for span in node.spans.all() {
+        node.spans.remove(&span.chain.name);
+    }
     for topology in node.topologies.all() {
         topology::take_down(node, topology);
     }
@@ -330,6 +341,17 @@ fn refuse_foreign_objects(
     })
 }
 
+/// Refuses chains over nodes, because `run` probes chains from end hosts of their own.
+fn refuse_nodes(chains: &[ServiceChain]) -> Result<(), ApiError> {
+    let over_nodes = chains.iter().find(|chain| chain.is_over_nodes());
+    over_nodes.map_or(Ok(()), |chain| {
+        Err(ApiError::usage(format!(
+            "{}: chain `{}`: `run` measures no chains over nodes: use `up`, and send your own traffic",
+            chain.places.chain, chain.name
+        )))
+    })
+}
+
 /// Adds the chain's name to an error of a step, unless the message contains it.
 fn with_chain_name(chain: &ServiceChain, error: ApiError) -> ApiError {
     let name = format!("`{}`", chain.name);
@@ -357,6 +379,16 @@ fn describe_up(running: &RunningChain, change: Change, rendering_ms: f64) -> Cha
         rendering_ms,
         exchange_ms: None,
     }
+}
+
+/// Returns the costs on the agent's share of the cores.
+fn load_costs_of(node: &Node) -> Result<Costs, ApiError> {
+    let costs = load_costs()?;
+    let cores = myelin_linux::affinity::highest_core() + 1;
+    Ok(match node.parts.share {
+        Some(share) => costs.on_share(share, cores),
+        None => costs,
+    })
 }
 
 /// Returns the costs measured on this machine, or the built-in costs if no calibration file exists.

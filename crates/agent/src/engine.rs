@@ -14,7 +14,7 @@ use myelin_packet::sojourn::Histogram;
 use crate::Monitor;
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
     TopologyLink, TopologyStatus,
 };
 use crate::control::{links, sampler, supervise};
@@ -45,10 +45,22 @@ impl Engine {
     /// # Errors
     /// No root privileges, or the kernel lacks a feature that eBPF maps need.
     pub fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
+        Self::open_under(run_dir, program, None)
+    }
+
+    /// As [`open`](Self::open). All control groups of the agent lie under `cgroup`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_under(
+        run_dir: &RunDir,
+        program: PathBuf,
+        cgroup: Option<String>,
+    ) -> Result<Self, ApiError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ApiError::failed("the agent needs root: use sudo"));
         }
-        let node = Arc::new(Node::open(run_dir, program)?);
+        let node = Arc::new(Node::open(run_dir, program, cgroup)?);
         supervise::start(&node);
         let sla = sampler::start(&node);
         let monitor = Arc::clone(&sla);
@@ -112,7 +124,10 @@ impl Engine {
     /// # Errors
     /// Nothing has that name, or chains use a host of the topology.
     pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
-        if !deploy::down(&self.node, name)? && !deploy::topology::down(&self.node, name)? {
+        let is_removed = deploy::down(&self.node, name)?
+            || deploy::spans::down(&self.node, name)?
+            || deploy::topology::down(&self.node, name)?;
+        if !is_removed {
             let hint = if self.node.orphans().is_empty() {
                 "`myelin ps` lists the running chains and topologies"
             } else {
@@ -148,6 +163,11 @@ impl Engine {
                 removed.push(name);
             }
         }
+        for span in self.node.spans.all() {
+            if deploy::spans::down(&self.node, &span.chain.name)? {
+                removed.push(span.chain.name.clone());
+            }
+        }
         for topology in self.node.topologies.all() {
             let name = topology.declared.name.clone();
             drop(topology);
@@ -162,6 +182,11 @@ impl Engine {
     pub fn topologies(&self) -> Vec<TopologyStatus> {
         let all = self.node.topologies.all();
         all.iter().map(|topology| topology.status()).collect()
+    }
+
+    /// Returns the status of all running chains over nodes, by name.
+    pub fn spans(&self) -> Vec<SpanStatus> {
+        deploy::spans::list(&self.node)
     }
 
     /// Changes a link of a running topology under traffic.

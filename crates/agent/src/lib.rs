@@ -54,7 +54,7 @@ pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<
     std::mem::forget(lock(run_dir)?);
     // Only a process with one thread can change its mount namespace.
     join_first_mount_namespace(run_dir, program);
-    let engine = Engine::open(run_dir, program.to_path_buf())?;
+    let engine = Engine::open_under(run_dir, program.to_path_buf(), options.cgroup.clone())?;
     server::serve(run_dir, engine, options)
 }
 

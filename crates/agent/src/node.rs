@@ -21,6 +21,7 @@ pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+pub(crate) mod node_agents;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
 pub(crate) mod ports;
@@ -29,6 +30,7 @@ pub(crate) mod quiesce;
 pub(crate) mod reserved;
 pub(crate) mod router_messages;
 pub(crate) mod sandbox;
+pub(crate) mod spans;
 pub(crate) mod stages;
 pub(crate) mod topologies;
 pub(crate) mod waiting;
@@ -42,6 +44,9 @@ use std::sync::{Arc, Mutex};
 use myelin_kernel::{Capacity, Plane};
 use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
+use myelin_spec::part::FIRST_PATH;
+
+use myelin_planner::CoreShare;
 
 use crate::api::{ApiError, RunDir};
 use crate::pool::{Pool, lock};
@@ -56,6 +61,7 @@ use ledger::NodeLedger;
 use ports::Ports;
 use preemptor::Preemptors;
 use reserved::ReservedNames;
+use spans::Spans;
 use topologies::Topologies;
 use workers::Workers;
 
@@ -64,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) chains: Chains,
     /// The running topologies. Requests reserve their names among those of the chains.
     pub(crate) topologies: Topologies,
+    /// The running chains over nodes of topologies. Their names are reserved in the same way.
+    pub(crate) spans: Spans,
     /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
     /// Interfaces that requests reserve while they plan, because planning decides which worker gets
@@ -99,6 +107,13 @@ pub(crate) struct Parts {
     pub(crate) run_dir: RunDir,
     /// Identity of the run directory.
     pub(crate) run_id: String,
+    /// The control group under which all groups of this agent lie.
+    pub(crate) cgroup: String,
+    /// The share of each core that the group has; `None`: all of it.
+    pub(crate) share: Option<CoreShare>,
+    /// Begins the names of end hosts: not empty for the agent of a topology's node, because the
+    /// names of network namespaces are unique on the machine.
+    pub(crate) host_prefix: String,
     next_spi: AtomicU32,
     next_worker: AtomicU32,
     /// Whether the interfaces of chain files deliver packets of wire size with whole checksums to
@@ -114,10 +129,11 @@ impl Parts {
     }
 
     /// Returns an unused service path identifier (SPI). The SPI of a removed chain is not reused,
-    /// so a late packet cannot enter another chain.
+    /// so a late packet cannot enter another chain. Chains over several nodes have the identifiers
+    /// from [`FIRST_PATH`] on.
     pub(crate) fn take_spi(&self) -> u32 {
         let number = self.next_spi.fetch_add(1, Ordering::Relaxed);
-        number % myelin_packet::meta::MAX_SPI + 1
+        number % (FIRST_PATH - 1) + 1
     }
 
     /// Returns an unused worker number.
@@ -128,7 +144,14 @@ impl Parts {
 
 impl Node {
     /// Mounts the bpffs, makes the shared maps and opens the journal.
-    pub(crate) fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
+    pub(crate) fn open(
+        run_dir: &RunDir,
+        program: PathBuf,
+        cgroup: Option<String>,
+    ) -> Result<Self, ApiError> {
+        let run_id = run_dir.id();
+        let host_prefix = cgroup.as_ref().map(|_| format!("{run_id}-"));
+        let share = cgroup.as_deref().map(share_of).transpose()?.flatten();
         let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
@@ -143,6 +166,7 @@ impl Node {
         Ok(Self {
             chains: Chains::default(),
             topologies: Topologies::default(),
+            spans: Spans::default(),
             ledger: NodeLedger::default(),
             interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),
@@ -158,7 +182,10 @@ impl Node {
                 disciplines: Pool::default(),
                 journal,
                 program,
-                run_id: run_dir.id(),
+                share,
+                cgroup: cgroup.unwrap_or_else(|| format!("myelin-{run_id}")),
+                host_prefix: host_prefix.unwrap_or_default(),
+                run_id,
                 run_dir: run_dir.clone(),
                 next_spi: AtomicU32::new(0),
                 next_worker: AtomicU32::new(0),
@@ -237,10 +264,23 @@ impl Node {
             tracing::warn!(%error, "cannot remove the pins of the eBPF objects; the agent has unmounted their file system");
         }
         let run_dir = &self.parts.run_dir;
-        for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {
+        for directory in [
+            run_dir.bpf(),
+            run_dir.containers(),
+            run_dir.runc(),
+            run_dir.nodes(),
+        ] {
             let _ = std::fs::remove_dir(directory);
         }
     }
+}
+
+/// Returns the share of each core that a control group with a quota has.
+fn share_of(cgroup: &str) -> Result<Option<CoreShare>, ApiError> {
+    let quota = myelin_linux::cgroup::cpu_quota(cgroup).map_err(ApiError::failed)?;
+    let cores = myelin_linux::affinity::count_cores() as u32;
+    let ns = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Ok(quota.and_then(|quota| CoreShare::of_quota(ns(quota.quota), ns(quota.period), cores)))
 }
 
 /// Each process has its own pin directory, so pins of a killed agent do not collide.
@@ -274,6 +314,7 @@ fn describe(resource: &Resource) -> String {
         Resource::Processes { argument } => format!("process {argument}"),
         Resource::Cgroup { path } => format!("control group {path}"),
         Resource::HugePages { prefix } => format!("hugepages of {prefix}"),
+        Resource::Agent { run_dir } => format!("agent of {}", run_dir.display()),
         Resource::File { path } => format!("file {}", path.display()),
         Resource::Directory { path } => format!("directory {}", path.display()),
     }

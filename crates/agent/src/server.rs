@@ -5,6 +5,7 @@
 //! limited number of threads, so requests that only read always find a free one.
 
 mod lease;
+mod query;
 mod stream;
 
 use std::os::unix::fs::PermissionsExt;
@@ -27,10 +28,11 @@ use self::stream::stream_events;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
     ErrorKind, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
-    TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest,
+    SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
+use self::query::{AFTER_QUERY, LAST_QUERY, query_number};
 
 /// Longest request, bytes: a chain file and the files that it names. The longest route list takes
 /// about 16 MiB.
@@ -44,11 +46,14 @@ const READER_THREADS: usize = 16;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of the server.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ServeOptions {
     /// Stop after this time without chains. A client that starts an agent sets this time, so no
     /// agent stays on a machine without chains.
     pub idle_exit: Option<Duration>,
+    /// The control group under which all groups of the agent lie: `myelin-RUN/NAME`. By default a
+    /// group of the agent's own.
+    pub cgroup: Option<String>,
 }
 
 struct ServerState {
@@ -157,6 +162,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/cores", get(cores))
         .route("/chains/{name}", delete(down))
         .route("/topologies", get(topologies))
+        .route("/spans", get(spans))
         .route("/links", post(change_link))
         .route("/events", get(events))
         .route("/events/{name}", get(events))
@@ -311,6 +317,10 @@ async fn topologies(
     run_blocking(state, |engine| Ok(engine.topologies())).await
 }
 
+async fn spans(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<SpanStatus>>, HttpError> {
+    run_waiting(state, |engine| Ok(engine.spans())).await
+}
+
 async fn change_link(
     State(state): State<Arc<ServerState>>,
     Json(request): Json<LinkRequest>,
@@ -350,30 +360,6 @@ async fn seconds(
     let last = query_number(query.as_deref(), LAST_QUERY)?.unwrap_or(u64::MAX);
     let last = usize::try_from(last).unwrap_or(usize::MAX);
     run_blocking(state, move |engine| engine.seconds(&name, last)).await
-}
-
-/// Queries with a number: the subject, the form, and the meaning of the number.
-const AFTER_QUERY: [&str; 3] = ["events", "after=SERIAL", "the serial number of an event"];
-const LAST_QUERY: [&str; 3] = ["seconds", "last=COUNT", "the number of seconds"];
-
-/// The number in a query, if the query has one.
-fn query_number(
-    query: Option<&str>,
-    [subject, form, meaning]: [&str; 3],
-) -> Result<Option<u64>, ApiError> {
-    let Some(query) = query else {
-        return Ok(None);
-    };
-    let number = query.split_once('=').filter(|(key, _)| {
-        let expected = form.split_once('=');
-        expected.is_some_and(|(expected, _)| expected == *key)
-    });
-    let number = number.and_then(|(_, text)| text.parse().ok());
-    number.map(Some).ok_or_else(|| {
-        ApiError::usage(format!(
-            "{subject}: the query `{query}` is not valid: write `{form}`, with {meaning}"
-        ))
-    })
 }
 
 async fn texts(
@@ -453,20 +439,4 @@ async fn calibrate(
     stream_events(state, move |engine, monitor| {
         engine.calibrate(&request, monitor)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_query_without_its_number_is_refused() {
-        assert_eq!(query_number(None, AFTER_QUERY).unwrap(), None);
-        assert_eq!(query_number(Some("after=7"), AFTER_QUERY).unwrap(), Some(7));
-        assert_eq!(query_number(Some("last=0"), LAST_QUERY).unwrap(), Some(0));
-        for query in ["", "after=7", "last", "last=", "last=-1", "last=1&after=2"] {
-            let error = query_number(Some(query), LAST_QUERY).unwrap_err();
-            assert!(error.message.contains("last=COUNT"), "{query}: {error:?}");
-        }
-    }
 }

@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
     TopologyLink, TopologyStatus, UpRequest,
 };
 
@@ -132,6 +132,11 @@ impl Client {
     /// Lists the running topologies.
     pub fn topologies(&self) -> Result<Vec<TopologyStatus>, ApiError> {
         self.get("/topologies")
+    }
+
+    /// Lists the running chains over nodes.
+    pub fn spans(&self) -> Result<Vec<SpanStatus>, ApiError> {
+        self.get("/spans")
     }
 
     /// Changes a link of a topology under traffic.

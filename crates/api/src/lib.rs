@@ -19,6 +19,7 @@
 //! | `GET /v2/cores` | - | [`CoreStatus`] list: cores whose workers take turns |
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] (2) |
 //! | `GET /v2/topologies` | - | [`TopologyStatus`] list: the running topologies |
+//! | `GET /v2/spans` | - | [`SpanStatus`] list: the running chains over nodes |
 //! | `POST /v2/links` | [`LinkRequest`] | [`TopologyLink`]: changes a link of a topology |
 //! | `POST /v2/texts` | [`TextRequest`] | [`TextContents`]: objects and named files of a text |
 //! | `POST /v2/leases` | - | stream of one [`Lease`]; open as long as the lease lasts (3) |
@@ -46,6 +47,7 @@ mod flood;
 mod impairment;
 mod paths;
 mod session;
+mod span;
 mod status;
 mod topology;
 mod version;
@@ -62,6 +64,7 @@ pub use cores::{CoreStatus, TaskStatus};
 pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
+pub use myelin_planner::placement::Placement;
 pub use myelin_planner::{BlackBoxSharing, Origin, Plan, ShaperPlace, SharingPlan, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
@@ -70,13 +73,14 @@ pub use myelin_policy::sla::{
 pub use myelin_spec::{Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
+pub use span::{PartStatus, SpanStatus};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
-    LinkChange, LinkRequest, TopologyEnd, TopologyHost, TopologyLink, TopologyStatus,
-    TopologySwitch,
+    LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd, TopologyHost, TopologyLink,
+    TopologyStatus, TopologySwitch,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::ApiError;
+
 /// Environment variable with the run directory.
 const RUN_DIR_VARIABLE: &str = "MYELIN_RUN_DIR";
 /// Default run directory.
@@ -67,6 +69,54 @@ impl RunDir {
     /// State directory of runc: its `--root`.
     pub fn runc(&self) -> PathBuf {
         self.0.join("runc")
+    }
+
+    /// The run directory of the agent of a topology's node.
+    #[must_use]
+    pub fn of_node(&self, topology: &str, node: &str) -> Self {
+        Self(self.nodes().join(format!("{topology}.{node}")))
+    }
+
+    /// The run directories of the agents of nodes: `TOPOLOGY.NODE`.
+    pub fn nodes(&self) -> PathBuf {
+        self.0.join("nodes")
+    }
+
+    /// Finds the run directory of a node's agent by `NODE`, or `TOPOLOGY/NODE`.
+    ///
+    /// # Errors
+    /// No topology has such a node, or several have.
+    pub fn find_node(&self, name: &str) -> Result<Self, ApiError> {
+        let (topology, node) = match name.split_once('/') {
+            Some((topology, node)) => (Some(topology), node),
+            None => (None, name),
+        };
+        let entries = std::fs::read_dir(self.nodes()).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        let mut found: Vec<(String, String)> = names
+            .filter_map(|name| {
+                let (topology, node) = name.split_once('.')?;
+                Some((topology.to_owned(), node.to_owned()))
+            })
+            .filter(|(of, found)| found == node && topology.is_none_or(|name| name == of))
+            .collect();
+        found.sort();
+        match &found[..] {
+            [(topology, node)] => Ok(self.of_node(topology, node)),
+            [] => Err(ApiError::usage(format!(
+                "no running topology has a node `{name}`: `myelin ps TOPOLOGY` lists the nodes"
+            ))),
+            _ => {
+                let names = found
+                    .iter()
+                    .map(|(topology, _)| format!("{topology}/{node}"));
+                Err(ApiError::usage(format!(
+                    "several topologies have a node `{node}`: write one of these names: {}",
+                    names.collect::<Vec<_>>().join(", ")
+                )))
+            }
+        }
     }
 
     /// The journal. The agent lists each object here before it makes the object.

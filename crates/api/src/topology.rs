@@ -11,7 +11,7 @@ use crate::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments}
 pub struct TopologyStatus {
     /// The topology's name.
     pub name: String,
-    /// The hosts, in the order of the file.
+    /// The hosts, in the order of the file, then the nodes.
     pub hosts: Vec<TopologyHost>,
     /// The switches, in the order of the file.
     pub switches: Vec<TopologySwitch>,
@@ -23,7 +23,7 @@ pub struct TopologyStatus {
     pub made_ms: Option<f64>,
 }
 
-/// A host of a topology.
+/// A host or node of a topology.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopologyHost {
@@ -41,6 +41,22 @@ pub struct TopologyHost {
     pub memory_bytes: Option<u64>,
     /// The cores of the host's programs; empty: all cores.
     pub cpus: Vec<u32>,
+    /// Whether the host is a node: it runs an agent.
+    #[serde(default)]
+    pub is_node: bool,
+    /// The agent of a running node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<NodeAgentStatus>,
+}
+
+/// The agent of a topology's node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodeAgentStatus {
+    /// The agent's run directory.
+    pub run_dir: String,
+    /// The agent's process number; absent if the agent has ended.
+    pub pid: Option<u32>,
 }
 
 /// A switch of a topology.
@@ -136,6 +152,8 @@ fn describe_host(host: &myelin_spec::HostSpec) -> TopologyHost {
         cpu_millicores: host.limits.cpu_millicores,
         memory_bytes: host.limits.memory_bytes,
         cpus: host.cpus.clone(),
+        is_node: host.is_node,
+        agent: None,
     }
 }
 

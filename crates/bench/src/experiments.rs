@@ -1,5 +1,4 @@
-//! All experiments, each a file that declares its name, its plots and its code. `classifier`
-//! has three more files.
+//! All experiments, each a file that declares its name, its plots and its code.
 
 mod accounting;
 mod bound;
@@ -15,12 +14,15 @@ mod classifier;
 mod coding_loss;
 pub(crate) mod deploy;
 mod dpdk_port;
+mod emulator_fidelity;
+mod emulator_scale;
 mod firewall;
 mod framework;
 mod hop_cost;
 mod kernel_chain;
 mod look_ups;
 mod peers;
+mod placement;
 mod policing;
 mod rate_bucket;
 mod rate_isolation;
@@ -63,4 +65,7 @@ pub(crate) const ALL: &[Experiment] = &[
     unis_multi::EXPERIMENT,
     unis_occupancy::EXPERIMENT,
     unis_scale::EXPERIMENT,
+    placement::EXPERIMENT,
+    emulator_scale::EXPERIMENT,
+    emulator_fidelity::EXPERIMENT,
 ];

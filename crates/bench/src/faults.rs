@@ -38,11 +38,17 @@ pub enum Fault {
     OtherSeed,
     /// UNiS has slices of a thousandth of a ring.
     ShortSlices,
+    /// The algorithm `lb` takes the place of `delay`.
+    PlaceByLoad,
+    /// A star of hosts takes longer by the square of its hosts.
+    QuadraticUp,
+    /// A link of 10 ms has 11 ms.
+    LongDelay,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -59,6 +65,9 @@ impl Fault {
         Self::RuleOff,
         Self::OtherSeed,
         Self::ShortSlices,
+        Self::PlaceByLoad,
+        Self::QuadraticUp,
+        Self::LongDelay,
     ];
 
     /// Its name on the command line.
@@ -80,6 +89,9 @@ impl Fault {
             Self::RuleOff => "rule-off",
             Self::OtherSeed => "other-seed",
             Self::ShortSlices => "short-slices",
+            Self::PlaceByLoad => "place-by-load",
+            Self::QuadraticUp => "quadratic-up",
+            Self::LongDelay => "long-delay",
         }
     }
 
@@ -108,6 +120,9 @@ impl Fault {
             ),
             Self::OtherSeed => ("unis-scale", "cores that differ"),
             Self::ShortSlices => ("unis-throughput", "unis / cooperative k=8, 8 light"),
+            Self::PlaceByLoad => ("placement", "simulated chains, delay"),
+            Self::QuadraticUp => ("emulator-scale", "hosts / "),
+            Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
         }
     }
 }

@@ -14,7 +14,7 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 15] = [
+const GATE: [&str; 16] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
@@ -30,6 +30,7 @@ const GATE: [&str; 15] = [
     "unis-multi",
     "unis-occupancy",
     "unis-scale",
+    "placement",
 ];
 /// The experiment whose cancellation is in the gate.
 const CANCELLED_IN_GATE: &str = "bound";

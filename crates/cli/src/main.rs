@@ -41,6 +41,9 @@ struct Arguments {
         hide_env = true
     )]
     run_dir: Option<PathBuf>,
+    /// Use the agent of this node of a running topology: `NODE`, or `TOPOLOGY/NODE`.
+    #[arg(long, global = true, value_name = "NODE")]
+    node: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -109,6 +112,14 @@ fn main() -> ExitCode {
     output::end_on_closed_pipe();
     let arguments = Arguments::parse();
     let run_dir = myelin_api::RunDir::resolve(arguments.run_dir.as_deref());
+    let run_dir = match arguments.node.map(|node| run_dir.find_node(&node)) {
+        None => run_dir,
+        Some(Ok(of_node)) => of_node,
+        Some(Err(error)) => {
+            output::print_error(&error);
+            return ExitCode::from(error.exit_status());
+        }
+    };
     let outcome = match arguments.command {
         Command::Init(arguments) => commands::init::execute(&arguments),
         Command::Run(arguments) => commands::run::execute(&run_dir, &arguments),

@@ -2,7 +2,8 @@
 //!
 //! A host is a named network namespace, a switch a kernel bridge (or several, see `bridges`), a
 //! link a veth pair with the kernel's default offloads. All bridges and the links' ends at switches
-//! are in the caller's namespace, so chains can attach to them.
+//! are in the caller's namespace, so chains can attach to them. A node is a host with a control
+//! group; if it has several links, a bridge in its namespace forwards frames between them.
 
 mod bridges;
 mod build;
@@ -16,6 +17,7 @@ use myelin_spec::{LinkSpec, Topology};
 
 use bridges::SwitchPorts;
 use names::NetworkNames;
+pub use names::Run;
 
 /// The error of a network that cannot be made or changed. Nothing is left of a network that cannot
 /// be made.
@@ -109,8 +111,10 @@ pub struct NetworkHost {
     pub name: String,
     /// The network namespace.
     pub netns: String,
-    /// The control group, if the host has limits.
+    /// The control group: of a node, and of a host with limits.
     pub cgroup: Option<String>,
+    /// Whether the host is a node.
+    pub is_node: bool,
 }
 
 /// One end of a link as others see it.
@@ -129,7 +133,11 @@ impl Network {
     ///
     /// # Errors
     /// A link that this version cannot make, a core that the machine lacks, or a system error.
-    pub fn create(run: &str, topology: &Topology, journal: &Journal) -> Result<Self, NetworkError> {
+    pub fn create(
+        run: Run<'_>,
+        topology: &Topology,
+        journal: &Journal,
+    ) -> Result<Self, NetworkError> {
         let failed = |cause| NetworkError {
             topology: topology.name.clone(),
             cause,
@@ -154,6 +162,7 @@ impl Network {
             name: host.name.clone(),
             netns: self.names.netns(&host.name),
             cgroup: has_group(host).then(|| self.names.cgroup(&host.name)),
+            is_node: host.is_node,
         })
     }
 
@@ -230,7 +239,7 @@ impl Network {
 
 /// Whether the host's programs run in a control group.
 fn has_group(host: &myelin_spec::HostSpec) -> bool {
-    host.limits.has_any() || !host.cpus.is_empty()
+    host.is_node || host.limits.has_any() || !host.cpus.is_empty()
 }
 
 /// Refuses what the machine or this version cannot make.

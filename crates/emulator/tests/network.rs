@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use myelin_emulator::{DelayPoint, Network};
+use myelin_emulator::{DelayPoint, Network, NetworkError, Run};
 use myelin_linux::journal::Journal;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
@@ -13,6 +13,15 @@ use myelin_spec::{NoFiles, Source, Topology, parse_objects};
 /// The names of this test process differ from those of others.
 fn run() -> String {
     format!("test-{}", std::process::id())
+}
+
+fn create(topology: &Topology, journal: &Journal) -> Result<Network, NetworkError> {
+    let (id, cgroup) = (run(), format!("myelin-{}", run()));
+    let run = Run {
+        id: &id,
+        cgroup: &cgroup,
+    };
+    Network::create(run, topology, journal)
 }
 
 fn topology(name: &str, spec: &str) -> Topology {
@@ -84,7 +93,7 @@ fn packets_cross_two_switches_and_follow_changes_of_links() {
     - { ends: [ h4, s1 ] }
 ";
     let lab = topology("lab", spec);
-    let mut network = Network::create(&run(), &lab, &journal).unwrap();
+    let mut network = create(&lab, &journal).unwrap();
     let h1 = socket(&network, "h1", "10.0.0.1:0");
     let h2 = socket(&network, "h2", "10.0.0.2:0");
     let h3 = socket(&network, "h3", "10.0.0.3:0");
@@ -139,7 +148,7 @@ fn a_switch_has_more_hosts_than_a_bridge_has_ports() {
     );
     let directory = tempfile::tempdir().unwrap();
     let journal = journal(directory.path());
-    let network = Network::create(&run(), &topology("star", &spec), &journal).unwrap();
+    let network = create(&topology("star", &spec), &journal).unwrap();
     let (_, bridges) = network.bridges().next().unwrap();
     assert_eq!(bridges.len(), 3);
     let last = network.links().nth(1199).unwrap().1;
@@ -182,7 +191,7 @@ fn links_have_a_place_for_a_delay_line() {
         "  hosts: [ a, b, c ]\n  switches: [ s ]\n  links:\n    - { ends: [ a, s ], delay: 1ms }\n    \
          - { ends: [ s, b ] }\n    - { ends: [ a, c ], delay: 1ms }\n    - { ends: [ b, c ] }\n",
     );
-    let network = Network::create(&run(), &lab, &journal).unwrap();
+    let network = create(&lab, &journal).unwrap();
     let port = |link: &str| match network.delay_point(link).unwrap() {
         DelayPoint::Port { end, is_second } => (end.name, is_second),
         DelayPoint::Wires(wires) => panic!("{wires:?}"),
@@ -217,7 +226,7 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let journal = journal(directory.path());
     let core = topology("core", "  hosts: [ { name: a, cpus: 4095 } ]\n");
-    let error = Network::create(&run(), &core, &journal).unwrap_err();
+    let error = create(&core, &journal).unwrap_err();
     assert!(error.to_string().contains("core 4095"), "{error}");
 
     // Another program has the name of the last host.
@@ -227,7 +236,7 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
     );
     let name = |host: &str| format!("myelin-{}-{host}", lab.name);
     let taken = Netns::create(&name("b")).unwrap();
-    let error = Network::create(&run(), &lab, &journal).unwrap_err();
+    let error = create(&lab, &journal).unwrap_err();
     assert!(error.to_string().contains("rename the topology"), "{error}");
     assert!(Netns::open(&name("a")).is_err() && Netns::open(&name("b")).is_ok());
     assert!(journal.replay().is_empty());
@@ -235,7 +244,7 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
     myelin_linux::netns::delete(&name("b")).unwrap();
 
     // Killed: only the journal knows the network.
-    let network = Network::create(&run(), &lab, &journal).unwrap();
+    let network = create(&lab, &journal).unwrap();
     std::mem::forget(network);
     let reopened = Journal::open(&directory.path().join("journal")).unwrap();
     assert!(reopened.replay().len() >= 4);

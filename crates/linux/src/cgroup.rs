@@ -1,8 +1,9 @@
 //! Control groups: limits, usage and membership of processes.
 //!
 //! [`Hierarchies`] detects v2 and v1 at run time. A [`Cgroup`] has the same path in each hierarchy
-//! that it needs. Paths are `myelin-RUN/NAME` below the root. Only Myelin uses this prefix, so this
-//! module never changes the group of another program.
+//! that it needs. Paths are `myelin-RUN/NAME` below the root, and deeper for the groups of an agent
+//! that has a group of its own. Only Myelin uses this prefix, so this module never changes the
+//! group of another program.
 //!
 //! With cgroup v1, a real-time task cannot join a group that has no real-time bandwidth. So
 //! real-time priority and a group exclude each other.
@@ -10,6 +11,7 @@
 mod cpuset;
 mod hierarchy;
 mod members;
+mod quota;
 mod removal;
 mod turns;
 
@@ -25,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sched::{self, Policy};
 
 pub use hierarchy::{Hierarchies, Mode};
+pub use quota::{Quota, cpu_quota};
 pub use removal::{enter, remove};
 pub use turns::{DEFAULT_WEIGHT, MAX_WEIGHT};
 
@@ -337,16 +340,27 @@ fn compute_quota(millicores: u32) -> (Duration, Duration) {
     (Duration::from_micros(quota), Duration::from_micros(period))
 }
 
-/// Accepts two plain names, the first with Myelin's prefix. This module uses no other path.
+/// Returns the directories between a hierarchy's mount and the group's own, the outermost first.
+fn parents(mount: &Path, path: &str) -> Vec<PathBuf> {
+    let names: Vec<&str> = path.split('/').collect();
+    let lengths = 1..names.len();
+    lengths
+        .map(|len| mount.join(names[..len].join("/")))
+        .collect()
+}
+
+/// Deepest path of a group.
+const MAX_DEPTH: usize = 8;
+
+/// Accepts several plain names, the first with Myelin's prefix. This module uses no other path.
 fn check_path(path: &str) -> Result<()> {
-    let mut parts = path.split('/');
+    let parts: Vec<&str> = path.split('/').collect();
     let plain = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
     };
-    let run = parts.next().unwrap_or_default();
-    let name = parts.next().unwrap_or_default();
-    if run.starts_with(PREFIX) && plain(run) && plain(name) && parts.next().is_none() {
+    let is_own = parts[0].starts_with(PREFIX);
+    if is_own && (2..=MAX_DEPTH).contains(&parts.len()) && parts.iter().all(|part| plain(part)) {
         return Ok(());
     }
     Err(Error::new(
@@ -357,22 +371,13 @@ fn check_path(path: &str) -> Result<()> {
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        match fs::create_dir(parent) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-    }
-    match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
+    fs::create_dir_all(path)
 }
 
 /// Delegates a v2 controller to the group.
 fn delegate_controller(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()> {
-    let run = path.split('/').next().unwrap_or(path);
-    for directory in [mount.to_path_buf(), mount.join(run)] {
+    let above = std::iter::once(mount.to_path_buf()).chain(parents(mount, path));
+    for directory in above {
         let file = directory.join("cgroup.subtree_control");
         if read(&file)
             .split_whitespace()

@@ -69,6 +69,21 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
     Ok(command)
 }
 
+/// Makes a command that runs in `namespace`, and that has the mounts of the caller. In `/sys` the
+/// program sees the links of the caller's namespace.
+pub fn command_in_network(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Command> {
+    let file = namespace
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| Error::os(format!("run a program in {}", namespace.describe()), error))?;
+    let mut command = Command::new(program);
+    let enter = move || Ok(setns(&file, CloneFlags::CLONE_NEWNET)?);
+    // SAFETY: the closure makes one system call on a value that it owns, so it may run between fork
+    // and exec of a process with several threads.
+    unsafe { command.pre_exec(enter) };
+    Ok(command)
+}
+
 /// Replaces this process by `command` (program and arguments) in the namespace `name`. Returns only
 /// on failure.
 pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {

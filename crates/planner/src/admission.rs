@@ -12,6 +12,7 @@
 
 mod batches;
 mod booking;
+mod core_load;
 mod core_use;
 mod decision;
 mod evaluate;
@@ -33,11 +34,16 @@ mod unbounded;
 mod worst_case;
 
 pub use booking::{Booking, book};
+pub use core_load::CoreLoad;
 pub use decision::{Decision, admit};
+pub use flow::Work;
+pub(crate) use flow::{Growth, work_curve};
 pub use ledger::Ledger;
+pub(crate) use path::worst_case_work;
 pub use path::{Hold, Resource, Visit};
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
 pub use rings::{RING, SMALL_RING};
+pub(crate) use site::NS;
 pub use site::{Platform, Site};
 pub use turns::WorkerTurn;

@@ -3,8 +3,9 @@
 //!
 //! [`Costs`] has the cost of each step of a packet's path. [`plan`] chooses for each function the
 //! space, and for the chain the hook that takes its packets, so that the chain costs least.
-//! [`admission`] decides whether the node can keep the contract. The crate does no I/O, deploys
-//! nothing and measures nothing: `myelin calibrate` measures the costs.
+//! [`admission`] decides whether the node can keep the contract. [`placement`] places functions on
+//! several nodes. The crate does no I/O, deploys nothing and measures nothing: `myelin calibrate`
+//! measures the costs.
 //!
 //! Two rules choose the space of a function without a `space` key.
 //! [`Classify::Cost`](myelin_spec::Classify::Cost), the default, minimizes the cost of the
@@ -20,9 +21,11 @@ pub mod costs;
 mod error;
 mod frame;
 mod machine;
+pub mod placement;
 mod plan;
 mod planning;
 mod shaping;
+mod share;
 
 pub use admission::plan;
 pub use classify::by_class;
@@ -34,3 +37,4 @@ pub use plan::{
     ShaperPlan, SharingPlan, Step, WorkerPlan,
 };
 pub use planning::REFERENCE_FRAME_BYTES;
+pub use share::CoreShare;

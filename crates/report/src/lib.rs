@@ -20,6 +20,7 @@ pub mod graph;
 pub mod html;
 pub mod plan;
 pub mod sla;
+pub mod span;
 pub mod status;
 pub mod terminal;
 pub mod topology;

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use myelin_api::units::DURATION;
 use myelin_api::{
-    BlackBoxSharing, ChainUp, Change, Origin, Plan, SharingMechanism, SharingPlan, SlaContract,
+    BlackBoxSharing, ChainUp, Change, Origin, Placement, Plan, SharingMechanism, SharingPlan,
+    SlaContract,
 };
 
 use crate::sla;
@@ -58,6 +59,25 @@ pub fn deployment_summary(up: &ChainUp, is_one_of_many: bool, width: u16) -> Str
     }
     let next = format!("myelin ps {0}; myelin probe {0}; myelin down {0}", up.chain);
     add_field(&mut out, "next", &next, width);
+    out
+}
+
+/// Formats the node of each function, and the worst case of a placement.
+pub fn placement(placed: &Placement, width: u16) -> String {
+    const US: f64 = 1e3;
+    let mut out = String::new();
+    let text = format!(
+        "{}, {} crossings, worst case {:.1} us, of which links {:.1} us",
+        placed.algorithm,
+        placed.crossings,
+        placed.delay_ns as f64 / US,
+        placed.links_ns as f64 / US,
+    );
+    add_field(&mut out, "placement", &text, width);
+    for function in &placed.functions {
+        let text = format!("{}: {}", function.node, function.why);
+        add_field(&mut out, &function.name, &text, width);
+    }
     out
 }
 

@@ -42,9 +42,12 @@ struct Row<'a> {
 
 /// Formats all topologies, one a line.
 pub fn overview(topologies: &[TopologyStatus], width: u16) -> String {
-    let columns: [Column<TopologyStatus>; 5] = [
+    let columns: [Column<TopologyStatus>; 6] = [
         ("topology", |status| status.name.clone()),
-        (">hosts", |status| status.hosts.len().to_string()),
+        (">hosts", |status| {
+            (status.hosts.len() - count_nodes(status)).to_string()
+        }),
+        (">nodes", |status| count_nodes(status).to_string()),
         (">switches", |status| status.switches.len().to_string()),
         (">links", |status| status.links.len().to_string()),
         ("links down", |status| {
@@ -56,16 +59,25 @@ pub fn overview(topologies: &[TopologyStatus], width: u16) -> String {
     listing(&columns, topologies, width)
 }
 
+fn count_nodes(status: &TopologyStatus) -> usize {
+    status.hosts.iter().filter(|host| host.is_node).count()
+}
+
 /// Counts the parts of a topology in words.
 pub fn summary(status: &TopologyStatus) -> String {
     let count = |number: usize, one: &str, many: &str| {
         let noun = if number == 1 { one } else { many };
         format!("{number} {noun}")
     };
+    let nodes = count_nodes(status);
+    let of_nodes = match nodes {
+        0 => String::new(),
+        _ => format!("{}, ", count(nodes, "node", "nodes")),
+    };
     format!(
-        "topology {}: {}, {}, {}",
+        "topology {}: {}, {of_nodes}{}, {}",
         status.name,
-        count(status.hosts.len(), "host", "hosts"),
+        count(status.hosts.len() - nodes, "host", "hosts"),
         count(status.switches.len(), "switch", "switches"),
         count(status.links.len(), "link", "links"),
     )
@@ -99,6 +111,18 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
     }
     out.push_str(&listing(&hosts, &status.hosts, width));
     out.push('\n');
+    for host in &status.hosts {
+        if let Some(agent) = &host.agent {
+            let state = agent.pid.map(|pid| format!("agent {pid}"));
+            let state = state.unwrap_or_else(|| "its agent has ended".to_owned());
+            add_field(
+                &mut out,
+                &host.name,
+                &format!("{state}, {}", agent.run_dir),
+                width,
+            );
+        }
+    }
     if !status.links.is_empty() {
         out.push_str(&listing(&links, &status.links, width));
         out.push('\n');

@@ -8,6 +8,8 @@ use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
 use crate::keys::name::is_label;
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
+use crate::part::{PartSpec, PeerSpec};
+use crate::placement::PlacementAlgorithm;
 use crate::sharing::{SHARING, SharingSpec, read_sharing};
 use crate::sla::Sla;
 
@@ -106,8 +108,14 @@ pub struct ServiceChain {
     pub classify: Classify,
     /// The hook of the front door.
     pub hook: Hook,
-    /// The interfaces that the chain connects; with `None`, the agent makes end hosts.
+    /// The interfaces that the chain connects; with `None`, the agent makes end hosts. In a part,
+    /// the interface to a neighbour takes the place of the port.
     pub ports: Option<Ports>,
+    /// The algorithm that places functions without `node` on nodes; `None` without the key.
+    #[serde(default)]
+    pub placement: Option<PlacementAlgorithm>,
+    /// The place in a chain over several nodes; `None` for a whole chain.
+    pub part: Option<PartSpec>,
     /// The name of the chain of the other direction. The parser sets this field in both chains of
     /// a pair, even if the file has `reverse` in one chain only.
     pub reverse: Option<String>,
@@ -128,11 +136,29 @@ impl ServiceChain {
         &self.namespace
     }
 
+    /// Whether the functions run on nodes of a topology.
+    pub fn is_over_nodes(&self) -> bool {
+        let mut functions = self.functions.iter();
+        let is_placed =
+            |function: &FunctionSpec| function.node.is_some() || function.anti_affinity.is_some();
+        self.placement.is_some() || functions.any(is_placed)
+    }
+
     /// Whether the chain's ports are DPDK devices.
     pub fn is_over_dpdk(&self) -> bool {
         self.ports
             .as_ref()
             .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
+    }
+
+    /// The node that sends the chain's packets; `None` if they arrive at a port.
+    pub fn from(&self) -> Option<&PeerSpec> {
+        self.part.as_ref()?.from.as_ref()
+    }
+
+    /// The node that takes the chain's packets; `None` if they depart at a port.
+    pub fn to(&self) -> Option<&PeerSpec> {
+        self.part.as_ref()?.to.as_ref()
     }
 
     /// Returns the functions at `positions` for deployment, each with the key of its state.
@@ -189,6 +215,8 @@ pub struct ChainLocations {
     pub hook: FileLocation,
     /// `spec.ports`.
     pub ports: FileLocation,
+    /// `spec.part`.
+    pub part: FileLocation,
     /// `spec.reverse`.
     pub reverse: FileLocation,
     /// `spec.sla`.

@@ -31,7 +31,8 @@ pub(crate) fn check_topologies(objects: &Objects, faults: &FaultLog<'_>) {
             faults.add("metadata.name", faults.span(&topology.place), fault);
         }
     }
-    for chain in &objects.chains {
+    // The manager checks the hosts of a chain over nodes.
+    for chain in objects.chains.iter().filter(|chain| !chain.is_over_nodes()) {
         let ports = chain.ports.iter();
         let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
         for (topology, host) in ports.filter_map(|port| Ports::topology_host(port)) {
@@ -129,6 +130,8 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
     match (&chains[index].ports, &chains[other].ports) {
         (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
         (None, Some(ports)) => chains[index].ports = Some(ports.reversed()),
+        // Each part of a pair has neighbours of its own.
+        _ if chains[index].part.is_some() || chains[other].part.is_some() => {}
         // The loop visits each pair twice; one fault is enough.
         (Some(ports), Some(theirs)) if *theirs != ports.reversed() && index < other => {
             let (chain, name) = (&chains[other], &chains[index].name);
@@ -148,9 +151,15 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
 fn check_ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };
-        let other = chains[..index].iter().find(|other| {
+        // Of a part with a neighbour, the path decides.
+        if chain.from().is_some() {
+            continue;
+        }
+        let mut others = chains[..index].iter();
+        let other = others.find(|other| {
             let ingress = other.ports.as_ref().map(|ports| &ports.ingress);
-            ingress == Some(&ports.ingress) && other.matches.ties_with(&chain.matches)
+            let is_at_port = other.from().is_none() && ingress == Some(&ports.ingress);
+            is_at_port && other.matches.ties_with(&chain.matches)
         });
         if let Some(other) = other {
             let fault = Fault::new(

@@ -37,6 +37,12 @@ pub struct FunctionSpec {
     pub space: Option<Space>,
     /// The sandbox of the function, and its limits.
     pub sandbox: SandboxSpec,
+    /// The node of a topology that runs the function; with `None`, the placement chooses.
+    #[serde(default)]
+    pub node: Option<String>,
+    /// The group of functions of which no two run on one node; `None`: no group.
+    #[serde(default)]
+    pub anti_affinity: Option<String>,
     /// The function's location in the chain file.
     pub place: FileLocation,
 }

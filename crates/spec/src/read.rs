@@ -7,6 +7,7 @@ mod excess;
 mod files;
 mod function;
 mod isolation;
+mod nodes;
 mod ports;
 mod profile;
 mod sla;

@@ -1,4 +1,4 @@
-//! A topology: emulated hosts, switches, and the links between them.
+//! A topology: emulated hosts, nodes, switches, and the links between them.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ pub const MAX_LINKS: usize = 65_535;
 pub struct Topology {
     /// The name, unique on the node also among chains.
     pub name: String,
-    /// The hosts, in the order of the file.
+    /// The hosts, in the order of the file, then the nodes.
     pub hosts: Vec<HostSpec>,
     /// The names of the switches.
     pub switches: Vec<String>,
@@ -28,17 +28,22 @@ pub struct Topology {
     pub place: FileLocation,
 }
 
-/// A host: a network namespace with a link for each end that names it.
+/// A host: a network namespace with a link for each end that names it. A node is a host that runs
+/// an agent, and that forwards frames between its links as a switch does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
     /// The name, unique among hosts and switches.
     pub name: String,
-    /// The addresses of the host's first link, `eth0`.
+    /// The addresses: of the first link, `eth0`, or of the bridge `br0` of a node with several
+    /// links.
     pub addresses: Vec<HostAddress>,
     /// Limits of all programs of the host together.
     pub limits: Limits,
     /// The cores of the host's programs; empty: all cores.
     pub cpus: Vec<u32>,
+    /// Whether the host is a node.
+    #[serde(default)]
+    pub is_node: bool,
 }
 
 /// An address with the length of its network's prefix.
@@ -105,6 +110,23 @@ impl Topology {
         self.hosts.iter().find(|host| host.name == name)
     }
 
+    /// Returns the node of that name.
+    pub fn node(&self, name: &str) -> Option<&HostSpec> {
+        self.host(name).filter(|host| host.is_node)
+    }
+
+    /// Returns the nodes, in the order of the file.
+    pub fn nodes(&self) -> impl Iterator<Item = &HostSpec> {
+        self.hosts.iter().filter(|host| host.is_node)
+    }
+
+    /// Returns the switch or node of that name, which forwards frames between its links.
+    fn forwarder(&self, name: &str) -> Option<&str> {
+        let switches = self.switches.iter().map(String::as_str);
+        let nodes = self.nodes().map(|node| node.name.as_str());
+        switches.chain(nodes).find(|other| *other == name)
+    }
+
     /// Whether a switch has that name.
     pub fn has_switch(&self, name: &str) -> bool {
         self.switches.iter().any(|switch| switch == name)
@@ -152,12 +174,12 @@ impl Topology {
             })
     }
 
-    /// Returns the switches of the loop that a link between two switches would close over the
-    /// links before `before`, first and last equal; `None` if there is no loop.
+    /// Returns the switches and nodes of the loop that a link between two of them would close over
+    /// the links before `before`, first and last equal; `None` if there is no loop.
     pub fn find_loop(&self, ends: [&str; 2], before: usize) -> Option<Vec<&str>> {
         let links = self.links.get(..before).unwrap_or(&self.links);
-        let goal = self.switches.iter().find(|name| *name == ends[0])?;
-        let start = self.switches.iter().find(|name| *name == ends[1])?;
+        let goal = self.forwarder(ends[0])?;
+        let start = self.forwarder(ends[1])?;
         // Breadth first: each switch with the position of the switch before it.
         let mut found: Vec<(&str, usize)> = vec![(start, 0)];
         let mut next = 0;
@@ -179,7 +201,7 @@ impl Topology {
                     _ => continue,
                 };
                 let is_new = found.iter().all(|(name, _)| name != far);
-                if is_new && self.has_switch(far) {
+                if is_new && self.forwarder(far).is_some() {
                     found.push((far, next));
                 }
             }

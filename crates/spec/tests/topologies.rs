@@ -1,6 +1,6 @@
 //! Tests the values that the parser reads from valid topologies.
 
-use myelin_spec::{Loss, NoFiles, Source, Topology, parse_objects};
+use myelin_spec::{Loss, NoFiles, PlacementAlgorithm, Source, Topology, parse_objects};
 
 const LAB: &str = "
 apiVersion: myelin.dev/v1alpha1
@@ -107,4 +107,29 @@ fn a_great_topology_is_read() {
     let star = &parse(&text)[0];
     assert_eq!((star.hosts.len(), star.links.len()), (16_384, 16_384));
     assert_eq!(star.hosts[16_383].addresses[0].to_string(), "10.0.64.0/8");
+}
+
+/// Each key makes a chain one over nodes.
+#[test]
+fn keys_of_placement_are_read() {
+    let parsed = |text: &str| {
+        let objects = parse_objects(text, &Source::new("lab.yaml"), &NoFiles);
+        let objects = objects.unwrap_or_else(|errors| panic!("{errors}"));
+        objects.chains[0].clone()
+    };
+    let chain = parsed(LAB);
+    assert_eq!(chain.placement, None);
+    assert!(!chain.is_over_nodes());
+    let placed = LAB
+        .replace("  match: {}\n", "  match: {}\n  placement: round-robin\n")
+        .replace(
+            "kind: forward }",
+            "kind: forward, node: n1, antiAffinity: copies }",
+        );
+    let chain = parsed(&placed);
+    assert_eq!(chain.placement, Some(PlacementAlgorithm::RoundRobin));
+    let function = &chain.functions[0];
+    assert_eq!(function.node.as_deref(), Some("n1"));
+    assert_eq!(function.anti_affinity.as_deref(), Some("copies"));
+    assert!(chain.is_over_nodes());
 }

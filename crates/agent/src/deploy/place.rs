@@ -100,7 +100,8 @@ fn make_ports(
     let circuit = parts.circuits.acquire(made_by, || {
         if *made_by == chain.name {
             let ports = (&*parts.plane, &parts.ports);
-            return Circuit::create(chain, &parts.run_id, ports, &parts.journal);
+            let run = (&*parts.run_id, &*parts.host_prefix);
+            return Circuit::create(chain, run, ports, &parts.journal);
         }
         Err(ApiError::failed(format!(
             "{}: chain `{}`: the interfaces of chain `{made_by}` no longer exist: try again",

@@ -117,6 +117,12 @@ pub(crate) fn plan(
             revision::check_change(running, &chain)?;
         }
         black_box::check(&chain)?;
+        if chain.part.is_some() {
+            let (place, name) = (&chain.places.part, &chain.name);
+            return Err(ApiError::failed(format!(
+                "{place}: chain `{name}`: spec.part: this agent runs no parts of chains: remove `part`"
+            )));
+        }
         plans.planned.push(file.plan(node, chain, running, costs)?);
     }
     revision::check_shared_worker(&node.chains.all(), &plans.planned)?;

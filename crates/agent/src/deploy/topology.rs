@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use myelin_emulator::Network;
+use myelin_emulator::{Network, Run};
 use myelin_spec::{Ports, ServiceChain, Topology};
 
 use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::node::Node;
 use crate::node::delay_line::LineSlot;
+use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
 
@@ -53,10 +54,25 @@ pub(crate) fn check_names(
             "{place}: chain `{name}`: a topology of that name runs: rename the chain, or run `myelin down {name}`"
         )));
     }
-    let of_chain = topologies.iter().find(|topology| {
-        let name = &topology.name;
-        node.chains.get(name).is_some() || node.chains.get_waiting(name).is_some()
+    let runs =
+        |name: &str| node.chains.get(name).is_some() || node.chains.get_waiting(name).is_some();
+    let moved = chains.iter().find(|chain| {
+        if chain.is_over_nodes() {
+            runs(&chain.name)
+        } else {
+            node.spans.get(&chain.name).is_some()
+        }
     });
+    if let Some(ServiceChain { name, places, .. }) = moved {
+        let place = &places.name;
+        return Err(ApiError::failed(format!(
+            "{place}: chain `{name}`: a chain of that name runs, and a chain does not change live between one node and \
+             nodes of a topology: run `myelin down {name}` first"
+        )));
+    }
+    let of_chain = topologies
+        .iter()
+        .find(|topology| runs(&topology.name) || node.spans.get(&topology.name).is_some());
     of_chain.map_or(Ok(()), |Topology { name, place, .. }| {
         Err(ApiError::failed(format!(
             "{place}: topology `{name}`: a chain of that name runs: rename the topology, or run `myelin down {name}`"
@@ -100,16 +116,22 @@ pub(crate) fn make<'a>(
             )));
         }
         let start = Instant::now();
-        let (run, journal) = (&node.parts.run_id, &node.parts.journal);
-        let network = Network::create(run, topology, journal)
+        let run = Run {
+            id: &node.parts.run_id,
+            cgroup: &node.parts.cgroup,
+        };
+        let network = Network::create(run, topology, &node.parts.journal)
             .map_err(|error| ApiError::failed(format!("{place}: {error}")))?;
         let line = LineSlot::default();
         line.impair_all(&node.parts, &network)
+            .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
+        let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
             declared: topology.clone(),
+            nodes,
             network: Mutex::new(network),
             line,
             made_ms,
@@ -168,10 +190,15 @@ fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
             .flat_map(|ports| [&ports.ingress, &ports.egress]);
         ports.into_iter().any(|port| network.owns_interface(port))
     };
+    let spans = node.spans.all();
+    let spans = spans
+        .iter()
+        .filter(|span| span.topology == topology.declared.name);
     let users: BTreeSet<String> = running
         .chain(waiting)
         .filter(uses)
         .map(|(name, _)| name)
+        .chain(spans.map(|span| span.chain.name.clone()))
         .collect();
     users.into_iter().collect()
 }

@@ -153,6 +153,7 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
 #[derive(Clone, Copy)]
 pub(crate) struct BlackBoxDirs<'a> {
     pub(crate) run_dir: &'a RunDir,
+    pub(crate) cgroup: &'a str,
     pub(crate) journal: &'a Journal,
 }
 
@@ -160,7 +161,11 @@ impl BlackBox {
     /// Makes the confinement and the log of `function`'s program, and starts the program in
     /// `sandbox`.
     pub(crate) fn start(
-        BlackBoxDirs { run_dir, journal }: BlackBoxDirs<'_>,
+        BlackBoxDirs {
+            run_dir,
+            cgroup,
+            journal,
+        }: BlackBoxDirs<'_>,
         (chain, function, config): (&str, &FunctionSpec, &ExternalConfig),
         turns: BlackBoxTurns,
         sandbox: &Sandbox,
@@ -177,6 +182,7 @@ impl BlackBox {
         let group = format!("{name}-{}-{}", std::process::id(), key.spi);
         let demand = ConfinementSpec {
             name: &group,
+            parent_group: cgroup,
             isolation,
             limits: function.sandbox.limits,
             rootfs: function.sandbox.rootfs.as_ref().map(PathBuf::from),

@@ -41,7 +41,7 @@ impl Circuit {
     /// ports.
     pub(crate) fn create(
         chain: &ServiceChain,
-        run_id: &str,
+        (run_id, host_prefix): (&str, &str),
         (plane, ports): (&Plane, &Ports),
         journal: &Journal,
     ) -> Result<Self, ApiError> {
@@ -52,7 +52,7 @@ impl Circuit {
         }
         let config = Config {
             run: run_id,
-            chain: &chain.name,
+            chain: &format!("{host_prefix}{}", chain.name),
             matches: &chain.matches,
             mtu: MTU,
         };

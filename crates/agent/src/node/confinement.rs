@@ -35,6 +35,8 @@ pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 pub(crate) struct ConfinementSpec<'a> {
     /// A name that no other confinement of this run has or had: letters, digits, `-`, `.` and `_`.
     pub(crate) name: &'a str,
+    /// The control group under which all groups of the agent lie.
+    pub(crate) parent_group: &'a str,
     pub(crate) isolation: Isolation,
     pub(crate) limits: Limits,
     /// A directory with the container's files; by default the host's programs and libraries.
@@ -114,7 +116,7 @@ impl Confinement {
         run_dir: &RunDir,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        let path = format!("myelin-{}/{}", run_dir.id(), demand.name);
+        let path = format!("{}/{}", demand.parent_group, demand.name);
         let container = match demand.isolation {
             Isolation::Process => None,
             Isolation::Container => Some(Container::plan(demand, run_dir, &path)?),

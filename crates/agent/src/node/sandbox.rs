@@ -47,11 +47,11 @@ struct LinkEnds {
 }
 
 impl FunctionId<'_> {
-    /// Function names contain no dot, so the name is unique.
+    /// Function names contain no dot, so the name is unique on the machine.
     fn netns(&self) -> String {
         format!(
-            "myelin-{}.{}.{}",
-            self.chain, self.function, self.generation
+            "myelin-{}-{}.{}.{}",
+            self.run, self.chain, self.function, self.generation
         )
     }
 

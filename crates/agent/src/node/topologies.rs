@@ -8,10 +8,14 @@ use myelin_spec::Topology;
 
 use crate::api::{TopologyEnd, TopologyStatus};
 use crate::node::delay_line::LineSlot;
+use crate::node::node_agents::{NodeAgent, programs_of};
 use crate::pool::lock;
 
 /// A running topology.
 pub(crate) struct RunningTopology {
+    // Fields drop in this order.
+    /// The agents of the nodes, in the order of the topology.
+    pub(crate) nodes: Vec<NodeAgent>,
     /// The topology as its file describes it.
     pub(crate) declared: Topology,
     /// The network, with its live changes. Locked for one change or one reading at a time.
@@ -46,13 +50,34 @@ impl Topologies {
     }
 }
 
+impl Drop for RunningTopology {
+    fn drop(&mut self) {
+        NodeAgent::stop_all(&self.nodes);
+    }
+}
+
 impl RunningTopology {
+    /// Returns the agent of a node.
+    pub(crate) fn node(&self, name: &str) -> Option<&NodeAgent> {
+        self.nodes.iter().find(|node| node.name() == name)
+    }
+
     /// Describes the topology with its interfaces and live changes.
     pub(crate) fn status(&self) -> TopologyStatus {
         let network = lock(&self.network);
         let mut status = TopologyStatus::of(network.topology());
         for (described, host) in status.hosts.iter_mut().zip(network.hosts()) {
-            (described.netns, described.cgroup) = (host.netns, host.cgroup);
+            let programs = |group: String| {
+                if host.is_node {
+                    programs_of(&group)
+                } else {
+                    group
+                }
+            };
+            (described.netns, described.cgroup) = (host.netns, host.cgroup.map(programs));
+            let mut nodes = self.nodes.iter();
+            let node = nodes.find(|node| host.is_node && node.name() == host.name);
+            described.agent = node.map(NodeAgent::status);
         }
         for (described, (_, bridges)) in status.switches.iter_mut().zip(network.bridges()) {
             described.bridges = bridges.into_iter().map(str::to_owned).collect();

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
     FunctionFlows, Lease, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
-    TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
+    SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION,
+    VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -26,6 +27,7 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
         describe_answer::<Vec<TopologyStatus>>(types, "GET", "/topologies"),
+        describe_answer::<Vec<SpanStatus>>(types, "GET", "/spans"),
         describe_request::<LinkRequest>(types, describe_answer::<TopologyLink>, "/links"),
         describe_request::<TextRequest>(types, describe_answer::<TextContents>, "/texts"),
         describe_stream::<Lease>(types, "POST", "/leases"),

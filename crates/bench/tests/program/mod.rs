@@ -49,6 +49,9 @@ pub(crate) fn test(name: String, test: impl FnOnce() + Send + 'static) -> Trial 
 
 fn run_worker(arguments: &[String]) -> ! {
     let control = myelin_dataplane::control_from_stdin().unwrap();
+    if arguments.iter().any(|word| word == "--delay-line") {
+        myelin_dataplane::delay_line_main(control)
+    }
     if arguments.iter().any(|word| word == "--dpdk") {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
     }
@@ -63,7 +66,15 @@ fn run_agent(arguments: &[String]) {
         .unwrap();
     let run_dir = RunDir::resolve(Some(Path::new(run_dir)));
     let program = std::env::current_exe().unwrap();
-    myelin_agent::serve(&run_dir, &program, ServeOptions { idle_exit: None }).unwrap();
+    myelin_agent::serve(
+        &run_dir,
+        &program,
+        ServeOptions {
+            idle_exit: None,
+            cgroup: None,
+        },
+    )
+    .unwrap();
 }
 
 /// Options of a run of this executable.

@@ -20,6 +20,10 @@ pub(crate) struct Arguments {
     /// Stop when no chain has run for this long, for example `60s`.
     #[arg(long, value_name = "TIME", value_parser = output::parse_duration)]
     idle_exit: Option<Duration>,
+    /// Keep all control groups of this agent under PATH: `myelin-RUN/NAME`, below the root of each
+    /// hierarchy.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
 }
 
 /// Serves the run directory until a signal ends the agent.
@@ -34,6 +38,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         .init();
     let options = ServeOptions {
         idle_exit: arguments.idle_exit,
+        cgroup: arguments.cgroup.clone(),
     };
     myelin_agent::serve(run_dir, &output::program_path()?, options)?;
     Ok(ExitCode::SUCCESS)

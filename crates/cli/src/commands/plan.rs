@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use myelin_api::{ApiError, TopologyStatus};
 use myelin_planner::admission::{self, Ledger, Node, Site};
-use myelin_planner::{Machine, PortKind};
+use myelin_planner::{Costs, Machine, Plan, PortKind, placement};
 use myelin_report::graph::ChainGraph;
 use myelin_report::{plan as report, topology};
-use myelin_spec::Objects;
+use myelin_spec::{Objects, Ports, ServiceChain, Topology};
 
 use crate::picture::{self, PictureOption};
 use crate::{output, source};
@@ -68,8 +68,9 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         for topology in &topologies {
             println!("{}", topology::summary(&TopologyStatus::of(topology)));
         }
-        for plan in &plans {
+        for (plan, chain) in plans.iter().zip(&chains) {
             print!("{}", report::summary(plan, output::width()));
+            print!("{}", place(chain, plan, &topologies, &costs)?);
             if arguments.verbose {
                 print!("{}", report::details(plan, output::width()));
             }
@@ -77,6 +78,30 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let admitted = plans.iter().all(|plan| plan.admitted);
     Ok(output::exit_status(admitted, output::REFUSED_STATUS))
+}
+
+/// Places a chain over nodes, if its topology is in the file. Returns the placement as text.
+fn place(
+    chain: &ServiceChain,
+    plan: &Plan,
+    topologies: &[Topology],
+    costs: &Costs,
+) -> Result<String, ApiError> {
+    let ingress = chain.ports.as_ref().map(|ports| ports.ingress.as_str());
+    let named = ingress.and_then(Ports::topology_host);
+    let topology = named.and_then(|(name, _)| topologies.iter().find(|one| one.name == name));
+    let Some(topology) = topology.filter(|_| chain.is_over_nodes()) else {
+        return Ok(String::new());
+    };
+    let cores = myelin_linux::affinity::highest_core() + 1;
+    let placed = placement::place_on(topology, chain, plan, costs, cores);
+    let placed = placed.map_err(|refusal| {
+        ApiError::failed(format!(
+            "{}: chain `{}`: {refusal}",
+            chain.places.chain, chain.name
+        ))
+    })?;
+    Ok(report::placement(&placed, output::width()))
 }
 
 /// Describes this machine, with the ports that the chain names.

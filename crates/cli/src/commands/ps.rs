@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Client, RunDir, TopologyStatus};
+use myelin_api::{ApiError, Client, RunDir, SpanStatus, TopologyStatus};
 use myelin_report::graph::ChainGraph;
-use myelin_report::{sla, status, topology};
+use myelin_report::{sla, span, status, topology};
 
 use crate::output;
 use crate::picture::{self, PictureOption};
@@ -41,15 +41,19 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if let (Some(name), Some(count)) = (&arguments.chain, arguments.seconds) {
         return list_seconds(run_dir, name, count, arguments.json);
     }
-    let (mut chains, topologies, orphans) = if let Some(client) = Client::connect(run_dir)? {
-        (client.list()?, client.topologies()?, client.info()?.orphans)
+    let (mut chains, spans, topologies, orphans) = if let Some(client) = Client::connect(run_dir)? {
+        let (spans, topologies) = (client.spans()?, client.topologies()?);
+        (client.list()?, spans, topologies, client.info()?.orphans)
     } else {
         warn_if_abandoned(run_dir);
-        (Vec::new(), Vec::new(), Vec::new())
+        Default::default()
     };
     if let Some(name) = &arguments.chain {
         if let Some(found) = topologies.iter().find(|found| found.name == *name) {
             return show_topology(found, arguments);
+        }
+        if let Some(found) = spans.iter().find(|found| found.chain == *name) {
+            return show_span(found, arguments);
         }
         chains.retain(|status| status.chain == *name);
         if chains.is_empty() {
@@ -68,8 +72,13 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.chain.is_none() && !topologies.is_empty() {
         println!("{}", topology::overview(&topologies, output::width()));
     }
+    if arguments.chain.is_none() && !spans.is_empty() {
+        println!("{}", span::overview(&spans, output::width()));
+    }
     if chains.is_empty() {
-        println!("no chain runs");
+        if spans.is_empty() {
+            println!("no chain runs");
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(format) = &arguments.picture.graph {
@@ -104,6 +113,21 @@ fn show_topology(found: &TopologyStatus, arguments: &Arguments) -> Result<ExitCo
         )));
     }
     print!("{}", topology::details(found, output::width()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the parts of a chain over nodes.
+fn show_span(found: &SpanStatus, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    if arguments.json {
+        return output::print_json(found);
+    }
+    if arguments.picture.graph.is_some() {
+        return Err(ApiError::usage(format!(
+            "`{}` runs on several nodes: `myelin --node NODE ps PART --graph` draws a part",
+            found.chain
+        )));
+    }
+    print!("{}", span::details(found, output::width()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -368,7 +368,7 @@ impl Myelin {
             let existing = groups.filter(|group| group.exists());
             found.extend(existing.map(|group| format!("control group {}", group.display())));
         }
-        for directory in ["containers", "runc"] {
+        for directory in ["containers", "runc", "nodes"] {
             if self.run_dir().join(directory).exists() {
                 found.push(format!("the directory {directory}"));
             }

@@ -3,25 +3,24 @@
 //! The steps go over all objects of one kind at a time, with few messages to the kernel, and start
 //! no process.
 
+mod hosts;
+
 use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use myelin_linux::cgroup::{Cgroup, Limits};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
 use myelin_linux::link::group::{PlacedEnd, create_veth, describe_quiet};
 use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
-use myelin_linux::netns::{self, Netns};
-use myelin_linux::{Error, ErrorKind, Result, address, sysctl};
-use myelin_spec::{HostAddress, HostSpec, Topology};
+use myelin_linux::netns::Netns;
+use myelin_linux::{Error, ErrorKind, Result};
+use myelin_spec::Topology;
 
 use super::bridges::SwitchPorts;
-use super::names::{NetworkNames, Side};
-use super::{Attachment, LinkEnd, LinkEnds, Network, Switch, has_group};
+use super::names::{NetworkNames, Run, Side};
+use super::{Attachment, LinkEnd, LinkEnds, Network, Switch};
 
-/// Index of the loopback link of each namespace (`LOOPBACK_IFINDEX`).
-const LOOPBACK_INDEX: u32 = 1;
 /// The kernel makes links operational in a separate work item.
 const OPERATIONAL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -29,7 +28,7 @@ const OPERATIONAL_TIMEOUT: Duration = Duration::from_secs(20);
 type NewHost = (Netns, Netlink);
 
 /// Makes the network. The guards remove everything after a failure.
-pub(super) fn build(run: &str, topology: &Topology, journal: &Journal) -> Result<Network> {
+pub(super) fn build(run: Run<'_>, topology: &Topology, journal: &Journal) -> Result<Network> {
     let builder = Builder {
         topology,
         names: NetworkNames::new(run, &topology.name),
@@ -91,70 +90,6 @@ impl Builder<'_> {
             _groups: groups,
             _resources: resources,
         })
-    }
-
-    fn create_hosts(
-        &self,
-        journal: &Journal,
-        resources: &mut ResourceGuards,
-    ) -> Result<Vec<NewHost>> {
-        let (hosts, owner) = (&self.topology.hosts, self.names.owner());
-        let names: Vec<String> = hosts
-            .iter()
-            .map(|host| self.names.netns(&host.name))
-            .collect();
-        for name in &names {
-            let (name, owner) = (name.clone(), owner.clone());
-            resources
-                .0
-                .push(journal.guard(Resource::Netns { name, owner })?);
-        }
-        let prepare = |position: usize| {
-            let has_ipv6 = uses_ipv6(&hosts[position]);
-            if has_ipv6 {
-                // The addresses are usable at once, and stay while the link is down.
-                sysctl::set_accept_dad(sysctl::NEW_LINKS, 0)?;
-                sysctl::set_router_solicitations(sysctl::NEW_LINKS, 0)?;
-                sysctl::keep_ipv6_addresses(sysctl::NEW_LINKS)?;
-            } else {
-                sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
-            }
-            let mut netlink = Netlink::open()?;
-            let loopback = LinkId {
-                index: LOOPBACK_INDEX,
-                name: "lo".to_owned(),
-            };
-            netlink.apply([link::set_up(&loopback)])?;
-            Ok(netlink)
-        };
-        netns::create_many(&names, &owner, prepare).map_err(|error| match error.kind() {
-            ErrorKind::Exists => error.remedy("or rename the topology"),
-            _ => error,
-        })
-    }
-
-    fn create_groups(
-        &self,
-        journal: &Journal,
-        resources: &mut ResourceGuards,
-    ) -> Result<Vec<Cgroup>> {
-        let mut groups = Vec::new();
-        for host in self.topology.hosts.iter().filter(|host| has_group(host)) {
-            let path = self.names.cgroup(&host.name);
-            let resource = Resource::Cgroup { path: path.clone() };
-            resources.0.push(journal.guard(resource)?);
-            let limits = Limits {
-                cpu_millicores: host.limits.cpu_millicores,
-                memory_bytes: host.limits.memory_bytes,
-                is_real_time: false,
-            };
-            let mut group = Cgroup::create(&path, &limits)?;
-            if !host.cpus.is_empty() {
-                group.set_cores(&host.cpus)?;
-            }
-            groups.push(group);
-        }
-        Ok(groups)
     }
 
     /// Makes the bridges of all switches, joins those of a switch, and sets them up.
@@ -353,26 +288,6 @@ impl Builder<'_> {
         netlink.apply(requests)
     }
 
-    /// Sets the interfaces of the hosts up, and gives each `eth0` its addresses.
-    fn configure_hosts(&self, hosts: &mut [NewHost], links: &[LinkEnds]) -> Result<()> {
-        let mut interfaces: Vec<Vec<&LinkId>> = vec![Vec::new(); hosts.len()];
-        for end in links.iter().flat_map(|made| &made.ends) {
-            if let Attachment::Host(host) = end.at {
-                interfaces[host].push(&end.link);
-            }
-        }
-        let own = self.topology.hosts.iter().zip(interfaces);
-        for ((host, links), (_, netlink)) in own.zip(hosts) {
-            let addresses = links.first().into_iter().flat_map(|eth0| {
-                let add = |own: &HostAddress| address::add(eth0, own.address, own.prefix_len);
-                host.addresses.iter().map(add)
-            });
-            let up = links.iter().map(|link| link::set_up(link));
-            netlink.apply(addresses.chain(up))?;
-        }
-        Ok(())
-    }
-
     /// Whether a link between hosts has an end of its own for each host in the caller's namespace:
     /// only there a delay line can take its packets.
     fn has_wires(&self, number: usize) -> bool {
@@ -483,8 +398,4 @@ fn find<'l>(links: &'l HashMap<String, Link>, name: &str) -> Result<&'l Link> {
             "another program removed or renamed the link",
         )
     })
-}
-
-fn uses_ipv6(host: &HostSpec) -> bool {
-    host.addresses.iter().any(|own| own.address.is_ipv6())
 }

@@ -5,10 +5,23 @@ use myelin_linux::link::group::LinkGroup;
 
 use crate::names::hash_of;
 
+/// The agent that makes a network.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// Distinguishes the agents on a machine.
+    pub id: &'a str,
+    /// The control group under which all groups of the agent lie.
+    pub cgroup: &'a str,
+}
+
+/// The bridge of a node with several links, in the node's namespace.
+pub(super) const NODE_BRIDGE: &str = "br0";
+
 /// The names of one topology.
 #[derive(Debug, Clone)]
 pub(super) struct NetworkNames {
     run: String,
+    cgroup: String,
     topology: String,
     pub(super) group: LinkGroup,
 }
@@ -21,10 +34,11 @@ pub(super) enum Side {
 }
 
 impl NetworkNames {
-    pub(super) fn new(run: &str, topology: &str) -> Self {
-        let hash = hash_of(run, topology);
+    pub(super) fn new(run: Run<'_>, topology: &str) -> Self {
+        let hash = hash_of(run.id, topology);
         Self {
-            run: run.to_owned(),
+            run: run.id.to_owned(),
+            cgroup: run.cgroup.to_owned(),
             topology: topology.to_owned(),
             group: LinkGroup {
                 // The kernel's group 0 holds all other links; `ip link` shows larger numbers as
@@ -45,9 +59,9 @@ impl NetworkNames {
         format!("myelin run {} topology {}", self.run, self.topology)
     }
 
-    /// Returns the control group of a host with limits.
+    /// Returns the control group of a node, or of a host with limits.
     pub(super) fn cgroup(&self, host: &str) -> String {
-        format!("myelin-{}/host-{}.{host}", self.run, self.topology)
+        format!("{}/host-{}.{host}", self.cgroup, self.topology)
     }
 
     /// Returns an end of the link with this number at a switch.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::hierarchy::Hierarchies;
-use super::{Cgroup, add_remedy, delegate_controller, make_directory, read};
+use super::{Cgroup, add_remedy, delegate_controller, make_directory, parents, read};
 use crate::error::{Error, Result};
 
 impl Cgroup {
@@ -30,13 +30,15 @@ impl Cgroup {
             delegate_controller(&hierarchy.mount, &self.path, "cpuset", &action)?;
         } else {
             // In v1, a group without cores and memory nodes accepts no process.
-            for parent in [directory.parent(), Some(&directory)].into_iter().flatten() {
+            let mut above = hierarchy.mount.clone();
+            let parents = parents(&hierarchy.mount, &self.path);
+            for group in parents.iter().chain([&directory]) {
                 for file in ["cpuset.mems", "cpuset.cpus"] {
-                    if read(&parent.join(file)).trim().is_empty() {
-                        let all = read(&hierarchy.mount.join(file));
-                        write(&parent.join(file), all.trim())?;
+                    if read(&group.join(file)).trim().is_empty() {
+                        write(&group.join(file), read(&above.join(file)).trim())?;
                     }
                 }
+                above.clone_from(group);
             }
         }
         let list: Vec<String> = cores.iter().map(u32::to_string).collect();

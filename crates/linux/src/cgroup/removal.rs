@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::hierarchy::Hierarchies;
 use super::members::threads_in;
-use super::{check_path, processes_in};
+use super::{check_path, parents, processes_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{PidFd, Signal};
 use crate::sched::{self, Policy};
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Ends all processes in the group at `path` and its subgroups, and removes the group from every
-/// hierarchy. Then removes the parent group if it is empty. A missing group is no error.
+/// hierarchy. Then removes the parent groups if they are empty. A missing group is no error.
 pub fn remove(path: &str) -> Result<()> {
     remove_members(path)?;
     for root in directories_of(path)? {
@@ -27,9 +27,9 @@ pub fn remove(path: &str) -> Result<()> {
     // The groups of a run share a parent directory. The last removal removes the parent too. Try
     // this even if the group is missing, because an earlier removal may have ended before this
     // step.
-    if let Some((run, _)) = path.split_once('/') {
-        for hierarchy in Hierarchies::detect()?.iter() {
-            let _ = fs::remove_dir(hierarchy.mount.join(run));
+    for hierarchy in Hierarchies::detect()?.iter() {
+        for parent in parents(&hierarchy.mount, path).iter().rev() {
+            let _ = fs::remove_dir(parent);
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-use super::Resource;
+use super::{Journal, Resource};
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 use crate::process::Process;
@@ -24,24 +24,38 @@ pub fn remove(resource: &Resource) -> Result<()> {
             Ok(htb::own_qdisc(netlink, link)?.map(|kind| htb::delete(link, &kind)))
         }),
         Resource::Bpffs { path } => bpffs::unmount(path),
-        Resource::Processes { argument } => {
-            for pid in procfs::find_processes(|arguments| arguments.contains(argument))? {
-                if pid != std::process::id()
-                    && let Ok(process) = Process::of(pid)
-                {
-                    // A real-time thread that waits for others of its core could not end. The
-                    // process may have ended.
-                    let _ = sched::set(pid, Policy::Other);
-                    process.kill_tree()?;
-                }
-            }
-            Ok(())
-        }
+        Resource::Processes { argument } => kill_processes(argument),
+        Resource::Agent { run_dir } => remove_agent(run_dir),
         Resource::Cgroup { path } => cgroup::remove(path),
         Resource::HugePages { prefix } => remove_hugepages(prefix),
         Resource::File { path } => ignore_missing(fs::remove_file(path), "file", path),
         Resource::Directory { path } => ignore_missing(fs::remove_dir_all(path), "directory", path),
     }
+}
+
+/// Kills all processes with this argument, and their descendants.
+fn kill_processes(argument: &str) -> Result<()> {
+    for pid in procfs::find_processes(|arguments| arguments.iter().any(|word| word == argument))? {
+        if pid != std::process::id()
+            && let Ok(process) = Process::of(pid)
+        {
+            // A real-time thread that waits for others of its core could not end. The process may
+            // have ended.
+            let _ = sched::set(pid, Policy::Other);
+            process.kill_tree()?;
+        }
+    }
+    Ok(())
+}
+
+/// Kills an agent and removes everything that its journal lists.
+fn remove_agent(run_dir: &Path) -> Result<()> {
+    kill_processes(&run_dir.to_string_lossy())?;
+    let journal = run_dir.join("journal");
+    if journal.exists() {
+        Journal::open(&journal)?.remove_all()?;
+    }
+    ignore_missing(fs::remove_dir_all(run_dir), "directory", run_dir)
 }
 
 /// Removes the hugepage files with this prefix. The kernel frees the memory of a file after the

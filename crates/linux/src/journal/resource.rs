@@ -61,6 +61,12 @@ pub enum Resource {
         /// Path of the file.
         path: PathBuf,
     },
+    /// Another agent, with all resources in its journal.
+    Agent {
+        /// The agent's run directory: an argument of its command line, with the file `journal`. The
+        /// removal removes the directory too.
+        run_dir: PathBuf,
+    },
     /// A directory and its contents.
     Directory {
         /// Path of the directory.

@@ -45,7 +45,7 @@ impl Work {
 /// most `scale` packets. At most `extra` further packets leave at once. A packet grows by at most
 /// `bytes`, up to the length `longest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Growth {
+pub(crate) struct Growth {
     /// Packets for each arriving packet, in parts of [`Growth::ONE`].
     pub(super) scale: u128,
     pub(super) extra: u128,
@@ -58,7 +58,7 @@ impl Growth {
     pub(super) const ONE: u128 = MILLIONTHS as u128;
 
     /// Creates the growth without a change, for frames of up to `longest` bytes.
-    pub(super) const fn none(longest: u64) -> Self {
+    pub(crate) const fn none(longest: u64) -> Self {
         Self {
             scale: Self::ONE,
             extra: 0,
@@ -67,8 +67,21 @@ impl Growth {
         }
     }
 
+    /// Returns the length of the longest frame, bytes.
+    pub(crate) const fn longest(&self) -> u128 {
+        self.longest
+    }
+
+    /// Adds packets that a function sends at once.
+    pub(crate) fn with_released(self, packets: u32) -> Self {
+        Self {
+            extra: self.extra + u128::from(packets),
+            ..self
+        }
+    }
+
     /// Adds a function that creates packets.
-    pub(super) fn with_added_packets(self, added: AddedPackets) -> Self {
+    pub(crate) fn with_added_packets(self, added: AddedPackets) -> Self {
         let redundancy = u128::from(added.parts);
         let factor = Self::ONE + redundancy;
         let grown = |amount: u128| (amount * factor).div_ceil(Self::ONE);
@@ -82,7 +95,7 @@ impl Growth {
     }
 
     /// Adds a function that lengthens packets. Other packets keep their length.
-    pub(super) fn with_added_bytes(self, added: AddedBytes) -> Self {
+    pub(crate) fn with_added_bytes(self, added: AddedBytes) -> Self {
         let bytes = u128::from(added.bytes);
         let max_frame = u128::from(frame::longest(added.mtu));
         Self {
@@ -104,7 +117,7 @@ impl Growth {
 /// By packets: all frames are as long as possible. By bits: all frames are as short as possible. By
 /// both: the packets have the cost of packets and added bytes, the bits have the cost of bytes.
 /// Created packets are as long as possible.
-pub(super) fn work_curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
+pub(crate) fn work_curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
     let bucket = |bucket: myelin_packet::traffic::Bucket| {
         LeakyBucket::new(u128::from(bucket.burst()), u128::from(bucket.rate()))
     };

@@ -271,7 +271,7 @@ impl<'a> Builder<'a> {
             self.growth = self.growth.with_added_packets(effect.added_packets);
         }
         // The function releases held packets when another packet arrives.
-        self.growth.extra += u128::from(effect.released);
+        self.growth = self.growth.with_released(effect.released);
     }
 
     fn new_visit(&self, resource: Resource) -> Visit {
@@ -477,7 +477,7 @@ pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
 }
 
 /// Multiplies a mean cost by the worst-case factor.
-pub(super) fn worst_case_work(costs: &Costs, cost: Cost) -> Work {
+pub(crate) fn worst_case_work(costs: &Costs, cost: Cost) -> Work {
     // Times of seconds in fs are below 2^53, so f64 is exact; rounded up.
     let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;
     Work {

@@ -94,7 +94,7 @@ impl Platform {
     }
 
     /// Returns the stall of a core, fs.
-    pub(super) fn stall_fs(&self, core: u32) -> u128 {
+    pub(crate) fn stall_fs(&self, core: u32) -> u128 {
         self.stalls_fs
             .get(&core)
             .copied()

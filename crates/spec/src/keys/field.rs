@@ -106,6 +106,20 @@ impl<'a> Field<'a> {
         })
     }
 
+    /// Returns the value of a key of a mapping. Checks no other key.
+    pub(crate) fn get(&self, key: &str) -> Option<Self> {
+        let Value::Map(entries) = &self.node.value else {
+            return None;
+        };
+        let fields = Fields {
+            path: self.path.clone(),
+            span: self.span,
+            entries,
+            faults: self.faults,
+        };
+        fields.get(key)
+    }
+
     /// Reads a mapping with any keys.
     pub(crate) fn any_mapping(&self, expected: &str) -> Option<&'a [(Key, Node)]> {
         if let Value::Map(entries) = &self.node.value {

@@ -2,15 +2,18 @@
 
 use myelin_packet::Match;
 
+use super::nodes;
 use super::{function, isolation, ports, sla};
 use crate::chain::{
-    ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Ports,
-    ServiceChain, WorkerSpec,
+    ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, ServiceChain,
+    WorkerSpec,
 };
 use crate::error::FileLocation;
 use crate::isolation::Isolation;
 use crate::keys::field::Fields;
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, keys, matching, name};
+use crate::part;
+use crate::placement::PlacementAlgorithm;
 use crate::sla::Sla;
 use crate::units;
 
@@ -32,7 +35,8 @@ keys! {
     /// Keys of `spec`.
     KEYS {
         /// The traffic of the chain. An absent key matches every packet; `match: {}` matches all.
-        "match" = ConfigKey::new(ValueType::Map(matching::KEYS)).required();
+        /// Required, except in a part with `from`.
+        "match" = ConfigKey::new(ValueType::Map(matching::KEYS));
         /// The functions in order: 1 to 32.
         "functions" = ConfigKey::new(ValueType::Functions(function::KEYS)).required();
         /// The contract of the chain. Without it, Myelin guarantees nothing and polices nothing.
@@ -52,6 +56,14 @@ keys! {
         /// The two interfaces of the chain. Without them, Myelin makes two end hosts, client and
         /// server.
         "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
+        /// The algorithm that places functions without `node` on the nodes of the ports' topology:
+        /// delay by the least worst case, optimal by the least of all placements (small chains), lb
+        /// by load, lc with few crossings, lblc by load and then fewest crossings, round-robin.
+        /// Default: delay, if a function has `node` or `antiAffinity`; else the chain is on one
+        /// node.
+        "placement" = PlacementAlgorithm::KEY;
+        /// The place of a part in a chain over several nodes, and its neighbours.
+        "part" = part::PART;
         /// The chain of this file for the other direction.
         "reverse" = TEXT;
         /// The action on packets that the functions cannot process. Default: drop if a kind guards
@@ -78,20 +90,30 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
             example,
         )?
         .mapping(KEYS)?;
-    fields.required(
-        "match",
-        "the traffic that the chain takes (`match: {}` takes all)",
-        "{ destination: 10.0.0.2, protocol: udp }",
-    );
     let isolation = fields.read(KEYS, "isolation");
     let example = "[ { name: pass-on, kind: forward } ]";
     let functions = fields.required("functions", "the functions in order", example);
     let functions = functions.and_then(|field| function::read(&field, isolation));
     let mapping = fields.read(KEYS, "mapping");
-    let ports: Option<Ports> = fields.read(KEYS, "ports");
     let worker = worker(&fields);
-    ports::check(&fields, ports.as_ref(), &worker);
     let own = functions.as_deref().unwrap_or_default();
+    let part = part::read(&fields, own, &worker);
+    let is_part = fields.get("part").is_some();
+    let ports = match &part {
+        Some(part) => ports::of_part(&fields, part),
+        None if is_part => None,
+        None => fields.read(KEYS, "ports"),
+    };
+    // Of a faulty part, it is unknown whether it needs a match.
+    if !is_part || part.as_ref().is_some_and(|part| part.from.is_none()) {
+        fields.required(
+            "match",
+            "the traffic that the chain takes (`match: {}` takes all)",
+            "{ destination: 10.0.0.2, protocol: udp }",
+        );
+    }
+    ports::check(&fields, ports.as_ref(), &worker);
+    nodes::check(&fields, ports.as_ref());
     let container = fields
         .get("isolation")
         .filter(|_| isolation == Isolation::Container);
@@ -117,6 +139,8 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         classify: fields.read(KEYS, "classify"),
         hook: fields.read(KEYS, "hook"),
         ports,
+        placement: fields.read(KEYS, "placement"),
+        part,
         reverse: fields.read(KEYS, "reverse"),
         on_failure: fields.read(KEYS, "onFailure"),
         worker,
@@ -154,6 +178,7 @@ fn places(top: &Fields<'_>, spec: &Fields<'_>, metadata: Option<&Metadata>) -> C
         mapping: place("mapping"),
         hook: place("hook"),
         ports: place("ports"),
+        part: place("part"),
         reverse: place("reverse"),
         sla: place("sla"),
         worker: place("worker"),

@@ -30,6 +30,11 @@ keys! {
         "limits" = ConfigKey::new(ValueType::Map(Limits::KEYS));
         /// The absolute path of the container's root file system. Only for the kind external.
         "rootfs" = TEXT;
+        /// The node of the ports' topology that runs the function. Default: `placement` of the
+        /// chain chooses.
+        "node" = TEXT;
+        /// A name. Functions with the same name run on different nodes.
+        "antiAffinity" = TEXT;
     }
 }
 /// The key of the shaper's drops in the counters of a chain, next to the names of functions.
@@ -88,14 +93,19 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         check_pin(kind, pin, space);
     }
     let sandbox = isolation::read(&fields, kind, pin, of_chain);
+    let anti_affinity = fields.read(KEYS, "antiAffinity");
+    let node = fields.get("node");
+    let node = node.map(|field| name::read_label(&field));
     let (config, reverse_of) = config(kind?, &fields)?;
     Some(FunctionSpec {
+        node: node.map_or(Some(None), |node| node.map(Some))?,
         name: name?,
         config,
         reverse_of,
         paired: false,
         space: pin,
         sandbox,
+        anti_affinity,
         place: field.faults.place(field.span),
     })
 }

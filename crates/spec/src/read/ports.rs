@@ -2,9 +2,12 @@
 
 use crate::chain::{Hook, Mapping, PortDriver, Ports, WorkerSpec};
 use crate::dpdk::DpdkDevice;
+use crate::error::Span;
 use crate::keys::field::{Field, Fields};
 use crate::keys::{ConfigKey, Readable, TEXT, ValueType, keys, name};
+use crate::part::{PartSpec, PeerSpec};
 use crate::printable::Printable;
+use crate::yaml::{Node, Value};
 
 keys! {
     /// Keys of a DPDK port.
@@ -17,10 +20,12 @@ keys! {
 keys! {
     /// Keys of `spec.ports`.
     KEYS {
-        /// The interface where packets arrive, TOPOLOGY/HOST, or { dpdk: DEVICE }.
-        "ingress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
-        /// The interface where packets depart, TOPOLOGY/HOST, or { dpdk: DEVICE }.
-        "egress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
+        /// The interface where packets arrive, TOPOLOGY/HOST, or { dpdk: DEVICE }. Required, except
+        /// in a part with `from`.
+        "ingress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS));
+        /// The interface where packets depart, TOPOLOGY/HOST, or { dpdk: DEVICE }. Required, except
+        /// in a part with `to`.
+        "egress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS));
     }
 }
 
@@ -63,6 +68,43 @@ impl Readable for Ports {
             driver,
         })
     }
+}
+
+/// Returns the ports of a part: at the side of a neighbour, the interface that leads to it.
+pub(super) fn of_part(spec: &Fields<'_>, part: &PartSpec) -> Option<Ports> {
+    let empty = Node {
+        span: Span::START,
+        value: Value::Map(Vec::new()),
+    };
+    let given = spec.get("ports");
+    let absent = spec.field_at_mapping("ports", &empty);
+    let fields = given.as_ref().unwrap_or(&absent).mapping(KEYS)?;
+    let port = |key: &str, peer: Option<&PeerSpec>, side: &str, example: &str| {
+        let Some(peer) = peer else {
+            let field = fields.required(key, "the name of an interface", example)?;
+            let (port, driver) = read_port(&field)?;
+            if driver == PortDriver::Dpdk {
+                let help = "name an interface";
+                field.fault("a part of a chain is over interfaces", "an interface", help);
+            }
+            return Some(port);
+        };
+        if let Some(field) = fields.get(key) {
+            field.fault(
+                format!("`{key}` has no effect: the part has a neighbour in `part.{side}`"),
+                format!("`{key}` or `part.{side}`"),
+                format!("remove `{key}`"),
+            );
+        }
+        Some(peer.interface.clone())
+    };
+    let ingress = port("ingress", part.from.as_ref(), "from", "eth0");
+    let egress = port("egress", part.to.as_ref(), "to", "eth3");
+    Some(Ports {
+        ingress: ingress?,
+        egress: egress?,
+        driver: PortDriver::Kernel,
+    })
 }
 
 /// Reads one port and its driver.

@@ -21,18 +21,19 @@ const MAX_DELAY_NS: u64 = 10_000_000_000;
 const MAX_CORE: u32 = 4095;
 
 keys! {
-    /// Keys of a host.
+    /// Keys of a host or node.
     HOST_KEYS {
-        /// The name, unique among the hosts and switches.
+        /// The name, unique among the hosts, nodes and switches.
         "name" = TEXT.required();
-        /// The address of the host's first link, eth0, with its prefix length, or a list of
-        /// addresses. Default: the next free address of 10.0.0.0/8, from 10.0.0.1/8 on.
+        /// The address with its prefix length, or a list of addresses: of the first link, eth0, or
+        /// of the bridge br0 of a node with several links. Default: the next free address of
+        /// 10.0.0.0/8, from 10.0.0.1/8 on.
         "address" = ConfigKey::new(ValueType::TextOrList);
-        /// The processor time of the host's programs together: 10m to 4096cores.
+        /// The processor time of all its programs together: 10m to 4096cores.
         "cpu" = ConfigKey::new(ValueType::Cpu);
-        /// The memory of the host's programs together: at least 16MiB.
+        /// The memory of all its programs together: at least 16MiB.
         "memory" = ConfigKey::new(ValueType::Memory);
-        /// The cores of the host's programs: a number, a range FROM-TO, or a list of both.
+        /// The cores of its programs: a number, a range FROM-TO, or a list of both.
         "cpus" = ConfigKey::new(ValueType::TextOrList);
     }
 }
@@ -50,7 +51,7 @@ keys! {
 keys! {
     /// Keys of a link.
     LINK_KEYS {
-        /// The two hosts or switches that the link joins.
+        /// The two hosts, nodes or switches that the link joins.
         "ends" = ConfigKey::new(ValueType::Ends).required();
         /// The name. Default: the names of both ends, A-B. Two links between the same ends need
         /// names.
@@ -73,9 +74,13 @@ keys! {
     KEYS {
         /// The hosts: each a name, or a mapping.
         "hosts" = ConfigKey::new(ValueType::Hosts(HOST_KEYS)).required();
+        /// The nodes: hosts that each run an agent and forward frames between their links. Each is
+        /// a name, or a mapping.
+        "nodes" = ConfigKey::new(ValueType::Hosts(HOST_KEYS));
         /// The names of the switches.
         "switches" = ConfigKey::new(ValueType::Names);
-        /// The links between hosts and switches. Links between switches form no loop.
+        /// The links between hosts, nodes and switches. Links between nodes and switches form no
+        /// loop.
         "links" = ConfigKey::new(ValueType::Links(LINK_KEYS));
     }
 }
@@ -91,7 +96,7 @@ pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
     let mut names = Names::default();
     let mut topology = Topology {
         name: String::new(),
-        hosts: read_hosts(&fields, &mut names),
+        hosts: read_all_hosts(&fields, &mut names),
         switches: read_switches(&fields, &mut names),
         links: Vec::new(),
         place: faults.place(top.span),
@@ -103,24 +108,24 @@ pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
     (faults.count() == before).then_some(topology)
 }
 
-/// The names of hosts and switches, each with its line, and whether it is a host.
+/// The names of hosts, nodes and switches, each with its line, and whether it forwards frames.
 #[derive(Default)]
 struct Names(HashMap<String, (usize, bool)>);
 
 impl Names {
-    fn has_switch(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|(_, is_host)| !is_host)
+    fn forwards(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|(_, forwards)| *forwards)
     }
 
-    /// Adds a name; logs a fault if a host or switch has it.
-    fn add(&mut self, name: &str, is_host: bool, field: &Field<'_>) {
+    /// Adds a name; logs a fault if another object has it.
+    fn add(&mut self, name: &str, forwards: bool, field: &Field<'_>) {
         let is_known = self.0.contains_key(name);
         let line = field.span.line;
-        let (first, _) = self.0.entry(name.to_owned()).or_insert((line, is_host));
+        let (first, _) = self.0.entry(name.to_owned()).or_insert((line, forwards));
         if is_known {
             field.fault(
                 format!("the name `{name}` was already given on line {first}"),
-                "names that differ, also between hosts and switches",
+                "names that differ, also between hosts, nodes and switches",
                 "rename one of the two",
             );
         }
@@ -141,27 +146,31 @@ fn elements<'a>(field: &Field<'a>, what: &str, max: usize) -> Vec<Field<'a>> {
     elements
 }
 
-fn read_hosts(spec: &Fields<'_>, names: &mut Names) -> Vec<HostSpec> {
-    let Some(field) = spec.required("hosts", "the hosts", "[ h1, h2 ]") else {
-        return Vec::new();
-    };
-    let elements = elements(&field, "hosts", MAX_NODES);
+/// Reads the hosts, then the nodes.
+fn read_all_hosts(spec: &Fields<'_>, names: &mut Names) -> Vec<HostSpec> {
     let mut addresses = HashMap::new();
-    let mut hosts = Vec::with_capacity(elements.len());
-    for element in elements {
-        let host = if element.is_mapping() {
-            element
-                .mapping(HOST_KEYS)
-                .and_then(|fields| read_host(&fields, &mut addresses))
-        } else {
-            name::read_label(&element).map(|name| HostSpec {
-                name,
-                ..HostSpec::default()
-            })
+    let mut hosts = Vec::new();
+    let of_hosts = spec.required("hosts", "the hosts", "[ h1, h2 ]");
+    for (field, is_node) in [(of_hosts, false), (spec.get("nodes"), true)] {
+        let Some(field) = field else {
+            continue;
         };
-        if let Some(host) = host {
-            names.add(&host.name, true, &element);
-            hosts.push(host);
+        let what = if is_node { "nodes" } else { "hosts" };
+        for element in elements(&field, what, MAX_NODES) {
+            let host = if element.is_mapping() {
+                element
+                    .mapping(HOST_KEYS)
+                    .and_then(|fields| read_host(&fields, &mut addresses))
+            } else {
+                name::read_label(&element).map(|name| HostSpec {
+                    name,
+                    ..HostSpec::default()
+                })
+            };
+            if let Some(host) = host {
+                names.add(&host.name, is_node, &element);
+                hosts.push(HostSpec { is_node, ..host });
+            }
         }
     }
     hosts
@@ -205,6 +214,7 @@ fn read_host(fields: &Fields<'_>, taken: &mut HashMap<IpAddr, String>) -> Option
         addresses,
         limits,
         cpus,
+        is_node: false,
     })
 }
 
@@ -272,7 +282,7 @@ fn read_switches(spec: &Fields<'_>, names: &mut Names) -> Vec<String> {
     let mut switches = Vec::new();
     for element in elements.unwrap_or_default() {
         if let Some(name) = name::read_label(&element) {
-            names.add(&name, false, &element);
+            names.add(&name, true, &element);
             switches.push(name);
         }
     }
@@ -303,15 +313,15 @@ fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
                 "remove one of the two, or give one a `name`",
             );
         }
-        let are_switches = ends.iter().all(|end| names.has_switch(end));
+        let forward = ends.iter().all(|end| names.forwards(end));
         // The first loop is enough: its removal may open the others.
-        if are_switches && !groups.join(&ends) && !has_loop {
+        if forward && !groups.join(&ends) && !has_loop {
             has_loop = true;
             let ends = ends.each_ref().map(String::as_str);
             let path = topology.find_loop(ends, topology.links.len());
             field.fault(
                 format!(
-                    "the link closes a loop of switches: {}",
+                    "the link closes a loop: {}",
                     path.unwrap_or_default().join(" - ")
                 ),
                 "no loop: a packet to all hosts would circle forever",
@@ -326,12 +336,12 @@ fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
     }
 }
 
-/// Sets of switches that links join.
+/// Sets of switches and nodes that links join.
 #[derive(Default)]
 struct Groups(HashMap<String, String>);
 
 impl Groups {
-    /// Joins the sets of two switches. Returns false if they are in one set already.
+    /// Joins the sets of two of them. Returns false if they are in one set already.
     fn join(&mut self, [one, other]: &[String; 2]) -> bool {
         let (one, other) = (self.first(one), self.first(other));
         let is_new = one != other;
@@ -341,7 +351,7 @@ impl Groups {
         is_new
     }
 
-    /// Returns the switch that stands for the set, and shortens the way to it.
+    /// Returns the name that stands for the set, and shortens the way to it.
     fn first(&mut self, name: &str) -> String {
         let mut at = name.to_owned();
         while let Some(next) = self.0.get(&at) {
@@ -356,7 +366,7 @@ impl Groups {
 
 /// Reads the two ends of a link, and returns them with their field.
 fn read_ends<'a>(fields: &Fields<'a>, names: &Names) -> Option<([String; 2], Field<'a>)> {
-    const EXPECTED: &str = "two different hosts or switches";
+    const EXPECTED: &str = "two different hosts, nodes or switches";
     let field = fields.required("ends", EXPECTED, "[ h1, s1 ]")?;
     let elements = field.list(EXPECTED)?;
     let help = "write for example `ends: [ h1, s1 ]`";
@@ -367,10 +377,15 @@ fn read_ends<'a>(fields: &Fields<'a>, names: &Names) -> Option<([String; 2], Fie
     let read = |element: &Field<'a>| {
         element.parsed(
             EXPECTED,
-            "name a host or a switch of this topology",
+            "name a host, a node or a switch of this topology",
             |text| {
                 let is_known = names.0.contains_key(text);
-                let unknown = || format!("no host and no switch is called `{}`", Printable(text));
+                let unknown = || {
+                    format!(
+                        "no host, no node and no switch is called `{}`",
+                        Printable(text)
+                    )
+                };
                 is_known.then(|| text.to_owned()).ok_or_else(unknown)
             },
         )

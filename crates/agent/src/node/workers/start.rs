@@ -42,6 +42,7 @@ pub(super) fn create_confinement(
     // namespace's generation. The agent passes the sockets to the worker.
     let demand = ConfinementSpec {
         name,
+        parent_group: &start.parts.cgroup,
         isolation: start.sandbox.isolation,
         limits: start.sandbox.limits,
         rootfs: None,

@@ -46,6 +46,7 @@ pub(super) fn start_black_box(
     };
     let dirs = BlackBoxDirs {
         run_dir: &parts.run_dir,
+        cgroup: &parts.cgroup,
         journal: &parts.journal,
     };
     let chain = &job.chain.name;

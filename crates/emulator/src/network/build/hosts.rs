@@ -1,0 +1,120 @@
+//! Makes the hosts and nodes: namespaces, control groups, addresses, the bridges of nodes.
+
+use myelin_linux::cgroup::{Cgroup, Limits};
+use myelin_linux::journal::{Journal, Resource, ResourceGuards};
+use myelin_linux::link::{self, LinkId};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::{ErrorKind, Result, address, netns, sysctl};
+use myelin_spec::{HostAddress, HostSpec};
+
+use super::super::names::NODE_BRIDGE;
+use super::super::{Attachment, LinkEnds, has_group};
+use super::{Builder, NewHost};
+
+/// Index of the loopback link of each namespace (`LOOPBACK_IFINDEX`).
+const LOOPBACK_INDEX: u32 = 1;
+
+impl Builder<'_> {
+    pub(super) fn create_hosts(
+        &self,
+        journal: &Journal,
+        resources: &mut ResourceGuards,
+    ) -> Result<Vec<NewHost>> {
+        let (hosts, owner) = (&self.topology.hosts, self.names.owner());
+        let names: Vec<String> = hosts
+            .iter()
+            .map(|host| self.names.netns(&host.name))
+            .collect();
+        for name in &names {
+            let (name, owner) = (name.clone(), owner.clone());
+            resources
+                .0
+                .push(journal.guard(Resource::Netns { name, owner })?);
+        }
+        let prepare = |position: usize| {
+            let has_ipv6 = uses_ipv6(&hosts[position]);
+            if has_ipv6 {
+                // The addresses are usable at once, and stay while the link is down.
+                sysctl::set_accept_dad(sysctl::NEW_LINKS, 0)?;
+                sysctl::set_router_solicitations(sysctl::NEW_LINKS, 0)?;
+                sysctl::keep_ipv6_addresses(sysctl::NEW_LINKS)?;
+            } else {
+                sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
+            }
+            let mut netlink = Netlink::open()?;
+            let loopback = LinkId {
+                index: LOOPBACK_INDEX,
+                name: "lo".to_owned(),
+            };
+            netlink.apply([link::set_up(&loopback)])?;
+            Ok(netlink)
+        };
+        netns::create_many(&names, &owner, prepare).map_err(|error| match error.kind() {
+            ErrorKind::Exists => error.remedy("or rename the topology"),
+            _ => error,
+        })
+    }
+
+    pub(super) fn create_groups(
+        &self,
+        journal: &Journal,
+        resources: &mut ResourceGuards,
+    ) -> Result<Vec<Cgroup>> {
+        let mut groups = Vec::new();
+        for host in self.topology.hosts.iter().filter(|host| has_group(host)) {
+            let path = self.names.cgroup(&host.name);
+            let resource = Resource::Cgroup { path: path.clone() };
+            resources.0.push(journal.guard(resource)?);
+            let limits = Limits {
+                cpu_millicores: host.limits.cpu_millicores,
+                memory_bytes: host.limits.memory_bytes,
+                is_real_time: false,
+            };
+            let mut group = Cgroup::create(&path, &limits)?;
+            if !host.cpus.is_empty() {
+                group.set_cores(&host.cpus)?;
+            }
+            groups.push(group);
+        }
+        Ok(groups)
+    }
+
+    /// Sets the interfaces of the hosts up, and gives each host its addresses: on `eth0`, or on the
+    /// bridge of a node with several links.
+    pub(super) fn configure_hosts(&self, hosts: &mut [NewHost], links: &[LinkEnds]) -> Result<()> {
+        let mut interfaces: Vec<Vec<&LinkId>> = vec![Vec::new(); hosts.len()];
+        for end in links.iter().flat_map(|made| &made.ends) {
+            if let Attachment::Host(host) = end.at {
+                interfaces[host].push(&end.link);
+            }
+        }
+        let own = self.topology.hosts.iter().zip(interfaces);
+        for ((host, links), (_, netlink)) in own.zip(hosts) {
+            let bridge = if host.is_node && links.len() > 1 {
+                Some(self.create_node_bridge(netlink, &links)?)
+            } else {
+                None
+            };
+            let at = bridge.as_ref().or(links.first().copied());
+            let addresses = at.into_iter().flat_map(|at| {
+                let add = |own: &HostAddress| address::add(at, own.address, own.prefix_len);
+                host.addresses.iter().map(add)
+            });
+            let up = links.iter().copied().chain(&bridge).map(link::set_up);
+            netlink.apply(addresses.chain(up))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the bridge that forwards frames between the links of a node.
+    fn create_node_bridge(&self, netlink: &mut Netlink, links: &[&LinkId]) -> Result<LinkId> {
+        netlink.apply([self.names.group.create_bridge(NODE_BRIDGE)?])?;
+        let bridge = netlink.link(NODE_BRIDGE)?.id();
+        netlink.apply(links.iter().map(|link| link::enslave(link, &bridge)))?;
+        Ok(bridge)
+    }
+}
+
+fn uses_ipv6(host: &HostSpec) -> bool {
+    host.addresses.iter().any(|own| own.address.is_ipv6())
+}

@@ -1,0 +1,17 @@
+//! A chain over nodes: its parts, their order, and their undo.
+//!
+//! A *part* is the run of neighbouring functions that one node holds. [`plan`] cuts a chain into
+//! parts and connects them; it is pure. [`deployment`] makes, changes and removes all parts as one.
+//! It knows agents only as somebody who takes a part ([`PartTakers`]).
+
+mod budget;
+mod cut;
+pub mod deployment;
+pub mod plan;
+mod route;
+
+pub use budget::share_latency;
+pub use cut::{Section, cut};
+pub use deployment::{Deployment, PartTakers, PlacedPart};
+pub use plan::{SpanPlan, SpanRequest, plan};
+pub use route::{Route, find_access, find_route};

@@ -1,0 +1,94 @@
+//! Finds the way between two nodes of a topology. Links between nodes and switches form no loop, so
+//! there is at most one way.
+
+use myelin_spec::{Impairments, LinkSpec, Topology};
+
+/// Bits of the largest frame of a link without jumbo frames, which a queue counts.
+const FRAME_BITS: u64 = 1514 * 8;
+const NS_PER_S: u64 = 1_000_000_000;
+/// The time of a queue without a length, as the delay line chooses it, ns.
+const DEFAULT_QUEUE_NS: u64 = 100_000_000;
+
+/// The way from one node to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The interface of the first node where frames leave.
+    pub out: String,
+    /// The interface of the second node where frames arrive.
+    pub into: String,
+    /// The longest delay of a frame on the links, ns.
+    pub delay_ns: u64,
+}
+
+/// Returns the longest delay of a frame on a link, ns.
+fn longest_delay_ns(link: &Impairments) -> u64 {
+    let queue_ns = link.rate_bps.map_or(0, |rate| {
+        let queued = link.queue_packets.map_or(DEFAULT_QUEUE_NS, |packets| {
+            let bits = u128::from(packets) * u128::from(FRAME_BITS) * u128::from(NS_PER_S);
+            u64::try_from(bits / u128::from(rate.max(1))).unwrap_or(u64::MAX)
+        });
+        let own = FRAME_BITS * NS_PER_S / rate.max(1);
+        queued.saturating_add(own)
+    });
+    let sum = link.delay_ns.saturating_add(link.jitter_ns);
+    sum.saturating_add(queue_ns)
+}
+
+fn far_end<'l>(link: &'l LinkSpec, near: &str) -> Option<&'l str> {
+    let [one, other] = &link.ends;
+    match near {
+        _ if one == near => Some(other),
+        _ if other == near => Some(one),
+        _ => None,
+    }
+}
+
+/// Finds the way between two nodes, over switches and other nodes.
+///
+/// # Errors
+/// The links do not join the nodes.
+pub fn find_route(topology: &Topology, from: &str, to: &str) -> Result<Route, String> {
+    // Breadth first: each place with the links from the first node to it.
+    let mut found: Vec<(&str, Vec<&LinkSpec>)> = vec![(from, Vec::new())];
+    let mut next = 0;
+    while let Some((at, way)) = found.get(next).cloned() {
+        if let (true, Some(first), Some(last)) = (at == to, way.first(), way.last()) {
+            let delays = way.iter().map(|link| longest_delay_ns(&link.impairments));
+            return Ok(Route {
+                out: topology.interface(from, first),
+                into: topology.interface(to, last),
+                delay_ns: delays.fold(0, u64::saturating_add),
+            });
+        }
+        for link in &topology.links {
+            let far = far_end(link, at).filter(|far| found.iter().all(|(name, _)| name != far));
+            let forwards = |name: &str| topology.has_switch(name) || topology.node(name).is_some();
+            if let Some(far) = far.filter(|far| forwards(far)) {
+                let mut way = way.clone();
+                way.push(link);
+                found.push((far, way));
+            }
+        }
+        next += 1;
+    }
+    Err(format!(
+        "no links join the nodes `{from}` and `{to}` of the topology `{}`: add a link, or a switch between them",
+        topology.name
+    ))
+}
+
+/// Returns the interface of a node at the link that joins it with a host.
+///
+/// # Errors
+/// No link joins them directly.
+pub fn find_access(topology: &Topology, host: &str, node: &str) -> Result<String, String> {
+    let joins = |link: &&LinkSpec| far_end(link, host) == Some(node);
+    let link = topology.links.iter().find(joins);
+    link.map(|link| topology.interface(node, link)).ok_or_else(|| {
+        format!(
+            "no link joins the host `{host}` and the node `{node}` of the topology `{}`: the first function runs on a \
+             node with a link to the ingress host, and the last on a node with a link to the egress host",
+            topology.name
+        )
+    })
+}

@@ -1,0 +1,153 @@
+//! Tests that a chain over nodes comes up whole or not at all, whatever agent ends and when.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use myelin_api::{ApiError, ChainStatus, ChainUp, UpRequest};
+use myelin_manager::deployment::{NewPart, bring_up, take_down};
+use myelin_manager::{Deployment, PartTakers, PlacedPart};
+
+/// Nodes that record their parts, and of which one ends at a given call.
+#[derive(Default)]
+struct Nodes {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    parts: BTreeSet<(String, String)>,
+    log: Vec<String>,
+    takes: usize,
+    /// The call of `take` that fails, and whether the agent takes the part before it ends.
+    failing: Option<(usize, bool)>,
+}
+
+impl PartTakers for Nodes {
+    fn take(&self, node: &str, request: &UpRequest) -> Result<ChainUp, ApiError> {
+        let mut state = self.state.lock().unwrap();
+        let part = request.source.name.clone();
+        state.log.push(format!("take {part}"));
+        let number = state.takes;
+        state.takes += 1;
+        let fails = state.failing.filter(|(at, _)| *at == number);
+        if fails.is_none_or(|(_, is_taken)| is_taken) {
+            state.parts.insert((node.to_owned(), part.clone()));
+        }
+        match fails {
+            Some(_) => Err(ApiError::failed("lost the connection to the agent")),
+            None => Ok(up(&part)),
+        }
+    }
+
+    fn remove(&self, node: &str, part: &str) -> Result<(), ApiError> {
+        let mut state = self.state.lock().unwrap();
+        state.log.push(format!("remove {part}"));
+        state.parts.remove(&(node.to_owned(), part.to_owned()));
+        Ok(())
+    }
+
+    fn status(&self, _: &str, _: &str) -> Result<Option<ChainStatus>, ApiError> {
+        Ok(None)
+    }
+}
+
+fn up(part: &str) -> ChainUp {
+    let source = myelin_api::ChainSource {
+        name: "c.yaml".into(),
+        text: "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: c }\nspec:\n  match: {}\n  \
+               functions: [ { name: f, kind: forward } ]\n"
+            .into(),
+        ..myelin_api::ChainSource::default()
+    };
+    let chain = source.parse().unwrap().remove(0);
+    let costs = myelin_planner::Costs::default();
+    let machine = myelin_planner::Machine::with_end_hosts(2);
+    ChainUp {
+        chain: part.to_owned(),
+        owner: "default".into(),
+        change: myelin_api::Change::Created,
+        spi: 1,
+        generation: 0,
+        plan: myelin_planner::plan(&chain, &costs, &machine).unwrap(),
+        ingress: String::new(),
+        egress: String::new(),
+        hosts: Vec::new(),
+        rendering_ms: 0.0,
+        exchange_ms: None,
+    }
+}
+
+fn parts(generation: u16) -> Vec<NewPart> {
+    let part = |number: usize| {
+        let name = match number {
+            0 => "p0".to_owned(),
+            _ => format!("g{generation}p{number}"),
+        };
+        let mut request = UpRequest::default();
+        request.source.name.clone_from(&name);
+        let node = format!("n{}", number % 2);
+        NewPart {
+            at: PlacedPart { node, name },
+            request,
+        }
+    };
+    (0..4).map(part).collect()
+}
+
+fn names(nodes: &Nodes) -> Vec<String> {
+    let state = nodes.state.lock().unwrap();
+    let names: BTreeSet<_> = state.parts.iter().map(|(_, name)| name.clone()).collect();
+    names.into_iter().collect()
+}
+
+fn all_up(nodes: &Nodes) -> Deployment {
+    bring_up(nodes, &parts(0), Duration::ZERO, None).unwrap()
+}
+
+#[test]
+fn the_first_part_comes_last_and_goes_first() {
+    let nodes = Nodes::default();
+    let first = all_up(&nodes);
+    assert_eq!(nodes.state.lock().unwrap().log.last().unwrap(), "take p0");
+    let second = bring_up(&nodes, &parts(1), Duration::ZERO, Some(&first)).unwrap();
+    assert_eq!(names(&nodes), ["g1p1", "g1p2", "g1p3", "p0"]);
+    let lead_in = {
+        let state = nodes.state.lock().unwrap();
+        let lead_in = state
+            .log
+            .iter()
+            .rposition(|call| call == "take p0")
+            .unwrap();
+        assert!(
+            state.log[..lead_in]
+                .iter()
+                .all(|call| !call.starts_with("remove"))
+        );
+        lead_in
+    };
+    assert_eq!(nodes.state.lock().unwrap().log[lead_in + 1..].len(), 3);
+    take_down(&nodes, &second).unwrap();
+    let log = &nodes.state.lock().unwrap().log;
+    assert_eq!(log[lead_in + 4], "remove p0");
+}
+
+#[test]
+fn nothing_remains_of_a_chain_whose_agent_ends_at_any_step() {
+    for at in 0..4 {
+        for is_taken in [false, true] {
+            let nodes = Nodes::default();
+            nodes.state.lock().unwrap().failing = Some((at, is_taken));
+            let error = bring_up(&nodes, &parts(0), Duration::ZERO, None).unwrap_err();
+            assert!(error.message.starts_with("node `n"), "{error}");
+            assert_eq!(names(&nodes), [""; 0], "{at} {is_taken}");
+
+            let nodes = Nodes::default();
+            let first = all_up(&nodes);
+            nodes.state.lock().unwrap().failing = Some((4 + at, is_taken));
+            bring_up(&nodes, &parts(1), Duration::ZERO, Some(&first)).unwrap_err();
+            let left = names(&nodes);
+            assert_eq!(left, ["g0p1", "g0p2", "g0p3", "p0"], "{at} {is_taken}");
+        }
+    }
+}

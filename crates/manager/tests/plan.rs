@@ -1,0 +1,161 @@
+//! Tests the plan of parts against random chains and topologies.
+
+use std::time::Duration;
+
+use myelin_api::ChainSource;
+use myelin_manager::{SpanRequest, cut, find_route, plan, share_latency};
+use myelin_packet::MacAddr;
+use myelin_spec::cut::write_part;
+use myelin_spec::{Objects, Way};
+use proptest::prelude::*;
+
+const NODES: usize = 4;
+
+/// A line of nodes with a host at each, a chain of functions on these nodes, and its text.
+fn lab(places: &[usize], latency: &str) -> (Objects, String) {
+    let last = *places.last().unwrap();
+    let functions: Vec<String> = (0..places.len())
+        .map(|at| {
+            format!(
+                "{{ name: f{at}, kind: xor, config: {{ key: {at} }}, node: n{} }}",
+                places[at]
+            )
+        })
+        .collect();
+    let links: Vec<String> = (0..NODES)
+        .map(|at| {
+            let next = if at + 1 < NODES {
+                format!(", {{ ends: [ n{at}, n{} ], delay: 1ms }}", at + 1)
+            } else {
+                String::new()
+            };
+            format!("{{ ends: [ h{at}, n{at} ] }}{next}")
+        })
+        .collect();
+    let names = |letter: char| {
+        let names: Vec<String> = (0..NODES).map(|at| format!("{letter}{at}")).collect();
+        names.join(", ")
+    };
+    // A host cannot be both ends.
+    let egress = if last == places[0] {
+        "x".to_owned()
+    } else {
+        format!("h{last}")
+    };
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: lab }}\nspec:\n  \
+         hosts: [ {}, x ]\n  nodes: [ {} ]\n  links: [ {}, {{ ends: [ n{last}, x ] }} ]\n---\n\
+         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: whole }}\nspec:\n  match: {{}}\n  \
+         functions: [ {} ]\n  sla: {{ rate: 1kpps, burst: 4, latency: {latency} }}\n  \
+         ports: {{ ingress: lab/h{}, egress: lab/{egress} }}\n",
+        names('h'),
+        names('n'),
+        links.join(", "),
+        functions.join(", "),
+        places[0],
+    );
+    let source = ChainSource {
+        name: "lab.yaml".to_owned(),
+        text: text.clone(),
+        ..ChainSource::default()
+    };
+    (source.parse_objects().unwrap(), text)
+}
+
+/// Numbers the interfaces of the nodes.
+fn address(node: &str, interface: &str) -> Result<MacAddr, String> {
+    let digit = |text: &str| text.bytes().last().unwrap_or_default();
+    let text = format!("02:00:00:00:{:02x}:{:02x}", digit(node), digit(interface));
+    text.parse().map_err(|_| "no address".to_owned())
+}
+
+proptest! {
+    #[test]
+    fn parts_count_all_positions_and_meet_their_neighbours(
+        places in prop::collection::vec(0..NODES, 1..=32),
+    ) {
+        let (objects, text) = lab(&places, "100ms");
+        let (chain, topology) = (&objects.chains[0], &objects.topologies[0]);
+        let sections = cut(chain);
+        let changes = places.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        prop_assert_eq!(sections.len(), changes + 1);
+        let costs = vec![100.0; places.len()];
+        let request = SpanRequest {
+            chain,
+            topology,
+            path: 0x80_0005,
+            generation: 3,
+            costs_ns: &costs,
+            address: &address,
+        };
+        let planned = plan(&request).unwrap();
+        let mut position = 0;
+        let mut budget = 0;
+        for (number, (node, object)) in planned.parts.iter().enumerate() {
+            prop_assert_eq!(object.functions.start, position);
+            position = object.functions.end;
+            for at in object.functions.clone() {
+                prop_assert_eq!(node, &format!("n{}", places[at]));
+            }
+            let text = write_part(&text, "whole", object).unwrap();
+            let source = ChainSource { name: "part".into(), text, ..ChainSource::default() };
+            let part = source.parse().unwrap().remove(0);
+            prop_assert_eq!(part.functions.len(), object.functions.len());
+            budget += part.sla.latency_ns.unwrap();
+            let next = planned.parts.get(number + 1);
+            prop_assert_eq!(part.to().is_some(), next.is_some());
+            // Each end names the other's interface.
+            if let (Some(to), Some((far, next))) = (part.to(), next) {
+                let back = next.part.as_ref().and_then(|next| next.from.clone()).unwrap();
+                prop_assert_eq!(to.way, Way::Ethernet(address(far, &back.interface).unwrap()));
+                prop_assert_eq!(back.way, Way::Ethernet(address(node, &to.interface).unwrap()));
+            }
+        }
+        prop_assert_eq!(position, places.len());
+        prop_assert!(budget + planned.links_ns <= 100_000_000);
+    }
+
+    #[test]
+    fn shares_never_exceed_the_latency(
+        latency in 1..u64::MAX / 2,
+        links in 0..1_000_000_000_u64,
+        costs in prop::collection::vec(0.0..1e9_f64, 1..32),
+    ) {
+        if let Some(shares) = share_latency(latency, links, &costs) {
+            let sum: u128 = shares.iter().map(|share| u128::from(*share)).sum();
+            prop_assert!(sum + u128::from(links) <= u128::from(latency));
+            prop_assert_eq!(shares.len(), costs.len());
+        }
+    }
+}
+
+#[test]
+fn a_plan_names_what_is_missing() {
+    let (mut objects, _) = lab(&[0, 1, 3], "100ms");
+    let route = find_route(&objects.topologies[0], "n0", "n3").unwrap();
+    assert_eq!(route.delay_ns, Duration::from_millis(3).as_nanos() as u64);
+    assert_eq!((&*route.out, &*route.into), ("eth1", "eth0"));
+    let fail = |objects: &Objects, words: &str| {
+        let request = SpanRequest {
+            chain: &objects.chains[0],
+            topology: &objects.topologies[0],
+            path: 0x80_0001,
+            generation: 0,
+            costs_ns: &[],
+            address: &address,
+        };
+        let error = plan(&request).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    };
+    fail(&lab(&[0, 3], "3ms").0, "raise `sla.latency`");
+    objects.chains[0].functions[1].node = Some("n9".into());
+    fail(&objects, "no node `n9`: its nodes are n0, n1");
+    objects.chains[0].functions[1].node = Some("n1".into());
+    objects.chains[0].functions[0].node = Some("n2".into());
+    fail(&objects, "no link joins the host `h0` and the node `n2`");
+    objects.chains[0].functions[0].node = Some("n0".into());
+    objects.topologies[0]
+        .links
+        .retain(|link| link.name != "n0-n1");
+    fail(&objects, "no links join the nodes `n0` and `n1`");
+}

@@ -1,0 +1,167 @@
+//! The network of a topology.
+
+use std::collections::BTreeMap;
+
+use myelin_spec::{HostSpec, LinkSpec, Ports, ServiceChain, Topology};
+
+use super::network::{CoreRoom, LinkRoom, Network, NodeRoom};
+use super::{Placement, Refusal, Request, place};
+use crate::admission::{NS, Platform};
+use crate::calculus::{ArrivalCurve, RateLatency, SECOND};
+use crate::costs::Costs;
+use crate::plan::Plan;
+
+/// Period of a control group's quota of processor time, fs.
+const QUOTA_PERIOD_FS: u128 = SECOND / 10;
+/// A whole core, thousandths.
+const WHOLE_CORE: u32 = 1000;
+
+/// Seed of the draws of `lc`: a chain keeps its nodes when its file is applied again.
+const SEED: u64 = 0;
+
+/// The network of a topology, without load, and the numbers of its vertices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopologyNetwork {
+    /// The nodes and links.
+    pub network: Network,
+    /// The number of each node, host and switch.
+    vertices: BTreeMap<String, usize>,
+}
+
+impl TopologyNetwork {
+    /// Creates the network of a topology on a machine with this number of cores.
+    ///
+    /// Nodes without a limit of processor time share the cores of the machine. A node with a limit
+    /// has a core of its own with that rate.
+    pub fn new(topology: &Topology, costs: &Costs, cores: u32) -> Self {
+        let others = topology.hosts.iter().filter(|host| !host.is_node);
+        let others = others.map(|host| &host.name).chain(&topology.switches);
+        let nodes = topology.nodes().map(|node| &node.name);
+        let platform = Platform::new(costs);
+        let mut network = Network {
+            cores: (0..cores)
+                .map(|number| free_core(number, &platform, None))
+                .collect(),
+            others: others.clone().count(),
+            ..Network::default()
+        };
+        for node in topology.nodes() {
+            let room = node_room(node, &mut network.cores, &platform, cores);
+            network.nodes.push(room);
+        }
+        let vertices: BTreeMap<String, usize> = nodes.chain(others).cloned().zip(0..).collect();
+        let links = topology.links.iter();
+        let links = links.filter_map(|link| link_room(link, &vertices));
+        network.links = links.collect();
+        Self { network, vertices }
+    }
+
+    /// Returns the nodes with a link to a host.
+    pub fn neighbours(&self, host: usize) -> Vec<usize> {
+        let is_node = |vertex: &usize| *vertex < self.network.nodes.len();
+        let links = self.network.links.iter();
+        let far = links.filter_map(|link| match link.ends {
+            [one, other] if one == host => Some(other),
+            [one, other] if other == host => Some(one),
+            _ => None,
+        });
+        far.filter(is_node).collect()
+    }
+
+    /// Returns the number of a node, host or switch.
+    pub fn vertex(&self, name: &str) -> Option<usize> {
+        self.vertices.get(name).copied()
+    }
+}
+
+/// Places a planned chain between two hosts of a topology, on a machine with this number of cores.
+/// The first function runs on a node with a link to the ingress host, the last on a node with a
+/// link to the egress host.
+///
+/// # Errors
+/// The constraint that no node or no found placement keeps.
+pub fn place_on(
+    topology: &Topology,
+    chain: &ServiceChain,
+    plan: &Plan,
+    costs: &Costs,
+    cores: u32,
+) -> Result<Placement, Refusal> {
+    let of_topology = TopologyNetwork::new(topology, costs, cores);
+    let ports = chain.ports.iter();
+    let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
+    let hosts = ports.filter_map(|port| {
+        let (_, host) = Ports::topology_host(port)?;
+        of_topology.vertex(host)
+    });
+    let hosts: Vec<usize> = hosts.collect();
+    let [ingress, egress] = hosts[..] else {
+        let fault = format!(
+            "the ports are not two hosts of the topology `{}`",
+            topology.name
+        );
+        return Err(Refusal::Input(fault));
+    };
+    let request = Request {
+        end_nodes: [ingress, egress].map(|host| Some(of_topology.neighbours(host))),
+        ..Request::of(chain, plan, costs, [ingress, egress])
+    };
+    let algorithm = chain.placement.unwrap_or_default();
+    place(&of_topology.network, &request, algorithm, SEED)
+}
+
+/// Returns the free capacity of a node. Adds the cores of a node with a limit.
+fn node_room(
+    node: &HostSpec,
+    rooms: &mut Vec<CoreRoom>,
+    platform: &Platform,
+    cores: u32,
+) -> NodeRoom {
+    let numbers = node.cpus.iter().copied().filter(|core| *core < cores);
+    let numbers: Vec<u32> = match node.cpus[..] {
+        [] => (0..cores).collect(),
+        _ => numbers.collect(),
+    };
+    let limit = node.limits.cpu_millicores;
+    let own = if limit.is_none() {
+        numbers.iter().map(|number| *number as usize).collect()
+    } else {
+        // All workers of the node share the limit, so one core stands for all.
+        let number = numbers.last().copied().unwrap_or_default();
+        rooms.push(free_core(number, platform, limit));
+        vec![rooms.len() - 1]
+    };
+    NodeRoom {
+        name: node.name.clone(),
+        cores: own,
+        memory_bytes: node.limits.memory_bytes.unwrap_or(u64::MAX),
+    }
+}
+
+/// Returns a core without load. With a limit, the group of the node may stand still for the rest of
+/// each period.
+fn free_core(number: u32, platform: &Platform, millicores: Option<u32>) -> CoreRoom {
+    let stall_fs = platform.stall_fs(number);
+    let share = u128::from(millicores.unwrap_or(WHOLE_CORE).min(WHOLE_CORE));
+    let whole = u128::from(WHOLE_CORE);
+    let still_fs = QUOTA_PERIOD_FS / whole * (whole - share);
+    CoreRoom {
+        number,
+        service: RateLatency::new(SECOND / whole * share, stall_fs + still_fs),
+        load: ArrivalCurve::default(),
+        longest_fs: None,
+    }
+}
+
+fn link_room(link: &LinkSpec, vertices: &BTreeMap<String, usize>) -> Option<LinkRoom> {
+    let [one, other] = link.ends.each_ref().map(|end| vertices.get(end).copied());
+    let impairments = &link.impairments;
+    let delay_ns = impairments.delay_ns.saturating_add(impairments.jitter_ns);
+    Some(LinkRoom {
+        name: link.name.clone(),
+        ends: [one?, other?],
+        delay_fs: u128::from(delay_ns) * NS,
+        rate_bps: impairments.rate_bps,
+        load: Default::default(),
+    })
+}

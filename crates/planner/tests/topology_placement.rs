@@ -1,0 +1,105 @@
+//! Places chains on the nodes of topologies, as `plan` and the agent do.
+
+use myelin_planner::calculus::SECOND;
+use myelin_planner::placement::{Placement, Refusal, TopologyNetwork, place_on};
+use myelin_planner::{Costs, Machine, plan};
+use myelin_spec::{NoFiles, Objects, Source, parse_objects};
+
+/// A host at each end of three nodes in a row.
+const FILE: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: Topology
+metadata: { name: lab }
+spec:
+  hosts: [ h1, h2 ]
+  nodes: [ n1, n2, { name: n3, cpu: 250m, cpus: 1, memory: 64MiB } ]
+  links:
+    - { ends: [ h1, n1 ], delay: 1ms }
+    - { ends: [ n1, n2 ], delay: 2ms, jitter: 1ms }
+    - { ends: [ n2, n3 ], bandwidth: 100Mbit }
+    - { ends: [ n3, h2 ] }
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: over }
+spec:
+  match: {}
+  placement: delay
+  functions: [ { name: a, kind: forward }, { name: b, kind: forward }, { name: c, kind: forward } ]
+  ports: { ingress: lab/h1, egress: lab/h2 }
+  sla: { rate: 1kpps, burst: 8 }
+";
+const CORES: u32 = 2;
+const MS: u64 = 1_000_000;
+
+fn read(text: &str) -> Objects {
+    let objects = parse_objects(text, &Source::new("lab.yaml"), &NoFiles);
+    objects.unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn placed(text: &str) -> Result<Placement, Refusal> {
+    let Objects { chains, topologies } = read(text);
+    let costs = Costs::default();
+    let planned = plan(&chains[0], &costs, &Machine::with_end_hosts(CORES)).unwrap();
+    place_on(&topologies[0], &chains[0], &planned, &costs, CORES)
+}
+
+fn nodes(placement: &Placement) -> Vec<&str> {
+    let functions = placement.functions.iter();
+    functions.map(|function| function.node.as_str()).collect()
+}
+
+#[test]
+fn ends_are_next_to_their_hosts_and_links_count_in_full() {
+    let placement = placed(FILE).unwrap();
+    let nodes = nodes(&placement);
+    assert_eq!((nodes[0], nodes[2]), ("n1", "n3"));
+    // The node with a limit stands still for most of each period, so it runs no more than it must.
+    assert_eq!(nodes[1], "n1");
+    assert!(
+        (5 * MS..6 * MS).contains(&placement.links_ns),
+        "{placement:?}"
+    );
+    for algorithm in ["lb", "lc", "lblc", "round-robin", "optimal"] {
+        let other = placed(&FILE.replace("placement: delay", &format!("placement: {algorithm}")));
+        match other {
+            Ok(other) => assert!(other.delay_ns >= placement.delay_ns, "{algorithm}"),
+            // These do not look ahead to the last host.
+            Err(refusal) => assert!(
+                matches!(algorithm, "lc" | "lb" | "lblc") && refusal.to_string().contains("`c`"),
+                "{algorithm}: {refusal}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn refusals_name_function_and_host() {
+    let fixed = FILE.replace("name: c, kind: forward", "name: c, kind: forward, node: n2");
+    let refusal = placed(&fixed).unwrap_err().to_string();
+    assert!(
+        refusal.contains("function `c`") && refusal.contains("no link to the host"),
+        "{refusal}"
+    );
+    let refusal = placed(&FILE.replace("rate: 1kpps", "rate: 20kpps")).unwrap_err();
+    assert!(refusal.to_string().contains("bandwidth"), "{refusal}");
+    let late = FILE.replace("burst: 8", "burst: 8, latency: 1ms");
+    assert!(matches!(placed(&late), Err(Refusal::Latency { .. })));
+}
+
+#[test]
+fn nodes_without_a_limit_share_the_cores_of_the_machine() {
+    let topology = &read(FILE).topologies[0];
+    let lab = TopologyNetwork::new(topology, &Costs::default(), CORES);
+    let [n1, n2, n3] = &lab.network.nodes[..] else {
+        panic!("{lab:?}");
+    };
+    assert_eq!((&n1.cores, &n2.cores), (&vec![0, 1], &vec![0, 1]));
+    let own = &lab.network.cores[n3.cores[0]];
+    assert_eq!((own.number, own.service.rate), (1, SECOND / 4));
+    assert!(own.service.latency_fs > SECOND / 20);
+    assert_eq!((n1.memory_bytes, n3.memory_bytes), (u64::MAX, 64 << 20));
+    assert_eq!(lab.vertex("h1"), Some(3));
+    assert_eq!(lab.neighbours(3), [0]);
+    assert_eq!(lab.vertex("h9"), None);
+}

@@ -1,0 +1,81 @@
+//! Tests chains whose functions run on nodes, and their parts as objects of their own.
+
+use myelin_spec::cut::{PartObject, write_part};
+use myelin_spec::{NoFiles, PartSpec, PeerSpec, ServiceChain, Source, Way, parse};
+
+const WHOLE: &str = r#"
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: whole, namespace: lab, labels: { a: b } }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions:
+    - { name: one, kind: xor, node: n1, config: { key: 0x01 } }
+    - { name: two, kind: xor, node: n2, config: { key: "0x02" }, space: user }
+    - { name: three, kind: firewall, node: n2, config: { rules: [ { action: deny, source: 10.9.0.0/16 } ] } }
+  sla: { rate: 20kpps, burst: 24, latency: 350us, percentile: 99, loss: 0.1% }
+  ports: { ingress: lab/h1, egress: lab/h2 }
+"#;
+
+fn read(text: &str) -> Result<ServiceChain, String> {
+    let chains = parse(text, &Source::new("whole.yaml"), &NoFiles);
+    chains
+        .map(|mut chains| chains.remove(0))
+        .map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn a_part_means_what_the_file_means() {
+    let whole = read(WHOLE).unwrap();
+    assert!(whole.is_over_nodes());
+    let peer = PeerSpec {
+        interface: "eth0".into(),
+        way: Way::Ethernet("02:00:00:00:00:01".parse().unwrap()),
+    };
+    let part = PartSpec {
+        path: 0x80_0001,
+        first: 1,
+        length: 3,
+        from: Some(peer),
+        to: None,
+    };
+    let object = PartObject {
+        name: "whole-p1".to_owned(),
+        functions: 1..3,
+        ingress: None,
+        egress: Some("eth1".to_owned()),
+        part: Some(part.clone()),
+        latency_ns: Some(120_500),
+    };
+    let text = write_part(WHOLE, "whole", &object).unwrap();
+    let read = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    assert_eq!(read.part, Some(part));
+    assert!(!read.is_over_nodes());
+    assert_eq!((&*read.name, read.owner()), ("whole-p1", "lab"));
+    assert_eq!(read.sla.latency_ns, Some(120_500));
+    assert_eq!(read.sla.rate_pps, whole.sla.rate_pps);
+    let configs = |chain: &ServiceChain, positions: std::ops::Range<usize>| {
+        let functions = chain.functions[positions].iter();
+        let functions = functions.map(|function| (function.config.clone(), function.space));
+        functions.collect::<Vec<_>>()
+    };
+    assert_eq!(configs(&read, 0..2), configs(&whole, 1..3));
+    assert!(write_part(WHOLE, "other", &object).is_none());
+}
+
+#[test]
+fn a_chain_over_nodes_names_two_hosts() {
+    for (from, to, words) in [
+        ("lab/h2", "other/h2", "two hosts of one topology"),
+        (
+            "egress: lab/h2",
+            "egress: eth0",
+            "two hosts of one topology",
+        ),
+        ("  ports", "  reverse: back\n  ports", "has no `reverse`"),
+        ("node: n1", "node: \"a b\"", "a b"),
+    ] {
+        let error = read(&WHOLE.replace(from, to)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
