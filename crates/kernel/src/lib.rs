@@ -7,9 +7,9 @@
 //! is read-only data, so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for
 //! packets that come back from user space. A [`FunctionLink`] is a function in its own network
 //! namespace, with the service function forwarder at its near end. A [`DelayLink`] leads the
-//! packets of impaired links through a delay line. A [`WireDoor`] takes frames of other nodes, and a
-//! [`WireExit`] sends packets to them. All share the maps of one
-//! [`Plane`], among them the counters, which user space reads without a system call.
+//! packets of impaired links through a delay line. A [`WireDoor`] takes frames of other nodes, and
+//! a [`WireExit`] sends packets to them. All share the maps of one [`Plane`], among them the
+//! counters, which user space reads without a system call.
 //!
 //! Each program is written once and built for both hooks ([`Hook`]). A program changes a packet
 //! exactly as `myelin-packet` and `myelin-functions` do in user space. The same frames test both

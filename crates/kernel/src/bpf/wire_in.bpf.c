@@ -18,8 +18,8 @@ enum wire_line {
 /* Same layout as myelin_kernel::wire::WireInInstance. */
 const volatile struct wire_in {
 	struct counting counting;
-	__u32 line; /* the interface's first counter line */
-	__u32 padding;
+	__u32 line;   /* the interface's first counter line */
+	__u32 kernel; /* whose clock takes the stamps */
 } INSTANCE INSTANCE_SECTION;
 
 /* How frames arrive from a neighbour. Same values as myelin_kernel::wire::Family. */
@@ -43,6 +43,7 @@ struct part {
 	__be32 local[4];
 	__u8 mac[6];
 	__u16 padding;
+	__u32 line; /* two counter lines: frames, and those with a stamp of this kernel */
 };
 
 /* The key is path identifier << 8 | service index. */
@@ -204,6 +205,12 @@ static __always_inline int receive(hook_ctx *ctx, __u32 family, __u32 tunnel)
 
 	if (cell && *cell != ttl)
 		*cell = ttl;
+	struct myelin_line *line = counter_line_of(part->line);
+
+	line->packets++;
+	line->bytes += hook_length(ctx);
+	if (IMMEDIATE(kernel) && nsh->kernel == bpf_htonl(IMMEDIATE(kernel)))
+		counter_line_of(part->line + 1)->packets++;
 	return bpf_redirect(part->near, 0);
 }
 

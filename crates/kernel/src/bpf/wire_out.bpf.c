@@ -90,7 +90,7 @@ static __always_inline __u16 checksum_ipv4(const void *header)
 
 /* Puts `tunnel` bytes and the NSH header in front of the packet. `tunnel` is a constant. */
 static __always_inline int encapsulate(hook_ctx *ctx, const struct wire_header *header, __u32 ttl,
-				       __u32 tunnel)
+				       __u64 stamp_ns, __u32 tunnel)
 {
 	const __u32 size = tunnel + sizeof(struct encapsulation);
 
@@ -110,6 +110,11 @@ static __always_inline int encapsulate(hook_ctx *ctx, const struct wire_header *
 		*(__u16 *)(words + size / sizeof(__u32)) =
 			*(const __u16 *)(header->bytes + size / sizeof(__u32));
 	nsh->base = bpf_htonl(NSH_BASE | ttl << 22);
+	if (stamp_ns) {
+		nsh->stamp_high = bpf_htonl(stamp_ns >> 32);
+		nsh->stamp_low = bpf_htonl(stamp_ns);
+		nsh->kernel = bpf_htonl(IMMEDIATE(kernel));
+	}
 
 	__u16 length = data_end - data - sizeof(struct ethhdr);
 
@@ -140,6 +145,7 @@ int myelin_wire_out(hook_ctx *ctx)
 	if (!header || !ttl || !header->is_resolved)
 		return drop_and_count(ctx, EXIT_UNRESOLVED);
 
+	__u64 stamp_ns = take_stamp(ctx);
 	__u32 length = hook_length(ctx);
 
 	/* The verifier forbids sums of a packet's end and a number. */
@@ -148,10 +154,10 @@ int myelin_wire_out(hook_ctx *ctx)
 		return drop_and_count(ctx, EXIT_TOO_LONG);
 	count(ctx, exit_line(EXIT_SENT));
 	if (size == sizeof(struct encapsulation))
-		return encapsulate(ctx, header, *ttl, 0);
+		return encapsulate(ctx, header, *ttl, stamp_ns, 0);
 	if (size == sizeof(struct tunnel4) + sizeof(struct encapsulation))
-		return encapsulate(ctx, header, *ttl, sizeof(struct tunnel4));
-	return encapsulate(ctx, header, *ttl, sizeof(struct tunnel6));
+		return encapsulate(ctx, header, *ttl, stamp_ns, sizeof(struct tunnel4));
+	return encapsulate(ctx, header, *ttl, stamp_ns, sizeof(struct tunnel6));
 }
 
 #else
