@@ -33,6 +33,7 @@ pub(crate) mod spans;
 pub(crate) mod stages;
 pub(crate) mod topologies;
 pub(crate) mod waiting;
+pub(crate) mod wire;
 mod wire_size;
 pub(crate) mod workers;
 
@@ -61,6 +62,7 @@ use ports::Ports;
 use reserved::ReservedNames;
 use spans::Spans;
 use topologies::Topologies;
+use wire::WiredInterfaces;
 use workers::Workers;
 
 /// All state of an agent.
@@ -90,6 +92,8 @@ pub(crate) struct Parts {
     pub(crate) plane: Arc<Plane>,
     pub(crate) ports: Ports,
     pub(crate) circuits: Pool<String, Circuit>,
+    /// Interfaces at which frames of other nodes may arrive, by index.
+    pub(crate) wired: WiredInterfaces,
     pub(crate) workers: Workers,
     /// Cores whose workers hand them over to each other.
     pub(crate) cores: Arc<Cores>,
@@ -165,6 +169,7 @@ impl Node {
                 plane: Arc::new(plane),
                 ports: Ports::default(),
                 circuits: Pool::default(),
+                wired: Pool::default(),
                 workers: Pool::default(),
                 cores: Arc::default(),
                 devices: Devices::default(),

@@ -57,17 +57,17 @@ pub use cores::{CoreStatus, TaskStatus};
 pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
-pub use myelin_planner::{Origin, Plan, ShaperPlace, Step};
+pub use myelin_planner::{Origin, PartPlan, Plan, ShaperPlace, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,
 };
 pub use myelin_spec::{Mapping, PortDriver, units};
 pub use paths::{RunDir, calibration_file, short_hash};
-pub use span::{PartStatus, SpanStatus};
+pub use span::{SpanPart, SpanStatus};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
-    RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
+    PartStatus, RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
     LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd, TopologyHost, TopologyLink,

@@ -6,10 +6,10 @@ mod validate;
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
     ChainUp, Change, CoreStatus, DownReply, Endpoint, Event, FloodRequest, FlowStatus,
-    FunctionFlows, HopStatus, HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply,
-    RingStatus, RunRequest, SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent,
-    SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, TaskStatus,
-    UpRequest, VERSION, WorkerStatus,
+    FunctionFlows, HopStatus, HostInfo, PacketAccount, PartStatus, ProbeOptions, ProbeRequest,
+    ReportReply, RingStatus, RunRequest, SCHEMA, SandboxStatus, ShaperStatus, SlaCause,
+    SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+    SojournStatus, TaskStatus, UpRequest, VERSION, WorkerStatus,
 };
 use myelin_metrics::chain::{Flood, Hop};
 use myelin_metrics::envelope::Claim;
@@ -261,6 +261,7 @@ fn status() -> ChainStatus {
         policed: 0,
         policed_bytes: 0,
         dropped_fragments: 0,
+        part: Some(PartStatus::default()),
         packets_out: 1,
         drops: 0,
         account: PacketAccount {

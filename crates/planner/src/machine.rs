@@ -30,6 +30,9 @@ pub struct Machine {
     /// MTU of the ingress interface, bytes; 1500 if unknown.
     #[serde(default)]
     pub ingress_mtu: Option<u32>,
+    /// MTU of the egress interface, bytes; 1500 if unknown.
+    #[serde(default)]
+    pub egress_mtu: Option<u32>,
 }
 
 impl Machine {
@@ -41,6 +44,7 @@ impl Machine {
             egress: PortKind::EndHost,
             egress_bps: None,
             ingress_mtu: None,
+            egress_mtu: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use myelin_api::units::DURATION;
-use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
+use myelin_api::{ChainUp, Change, Origin, PartPlan, Plan, SlaContract};
 
 use crate::sla;
 use crate::terminal::{self, add_field, grid, or_dash, wrap};
@@ -108,11 +108,35 @@ pub fn summary(plan: &Plan, width: u16) -> String {
         );
         add_field(&mut out, "sharing", &text, width);
     }
+    if let Some(part) = &plan.part {
+        add_field(&mut out, "part", &describe_part(plan, part), width);
+    }
     for warning in &plan.warnings {
         add_field(&mut out, "warning", warning, width);
     }
     let _ = writeln!(out, "{}", functions_table(plan, width));
     out
+}
+
+/// Says which functions of the whole chain the part has, and which packets pass its wires.
+fn describe_part(plan: &Plan, part: &PartPlan) -> String {
+    let (first, count) = (usize::from(part.first), plan.hops.len());
+    let mut text = format!(
+        "path {}, functions {} to {} of {}",
+        part.path,
+        first + 1,
+        first + count,
+        part.length
+    );
+    for (mtu, way) in [
+        (part.from_mtu, "from the previous"),
+        (part.to_mtu, "to the next"),
+    ] {
+        if let Some(mtu) = mtu {
+            let _ = write!(text, "; packets of up to {mtu} B {way} node");
+        }
+    }
+    text
 }
 
 /// Adds the contract, and the worst case as a share of the contract's latency.
