@@ -113,8 +113,8 @@ pub(crate) struct Parts {
     pub(crate) cgroup: String,
     /// The share of each core that the group has; `None`: all of it.
     pub(crate) share: Option<CoreShare>,
-    /// Begins the names of end hosts: not empty for the agent of a topology's node, because the
-    /// names of network namespaces are unique on the machine.
+    /// Begins the names of end hosts and sandboxes: not empty for the agent of a topology's node,
+    /// because the names of network namespaces are unique on the machine.
     pub(crate) host_prefix: String,
     next_spi: AtomicU32,
     next_worker: AtomicU32,
