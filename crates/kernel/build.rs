@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs for one hook, with this hook. The build compiles all others for both.
-const ONE_HOOK: [(&str, &str); 8] = [
+const ONE_HOOK: [(&str, &str); 9] = [
     ("reentry", "XDP"),
     ("policer", "XDP"),
     ("leave", "TC"),
@@ -14,6 +14,7 @@ const ONE_HOOK: [(&str, &str); 8] = [
     ("delay_enter", "TC"),
     ("delay_leave", "TC"),
     ("delay_stamp", "XDP"),
+    ("wire_in", "TC"),
 ];
 
 fn main() {

@@ -10,3 +10,4 @@ mod payloads;
 pub mod rlnc_decode;
 pub mod rlnc_recode;
 pub mod rules;
+pub mod wire_frames;

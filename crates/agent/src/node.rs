@@ -34,6 +34,7 @@ pub(crate) mod spans;
 pub(crate) mod stages;
 pub(crate) mod topologies;
 pub(crate) mod waiting;
+pub(crate) mod wire;
 mod wire_size;
 pub(crate) mod workers;
 
@@ -63,6 +64,7 @@ use preemptor::Preemptors;
 use reserved::ReservedNames;
 use spans::Spans;
 use topologies::Topologies;
+use wire::WiredInterfaces;
 use workers::Workers;
 
 /// All state of an agent.
@@ -92,6 +94,8 @@ pub(crate) struct Parts {
     pub(crate) plane: Arc<Plane>,
     pub(crate) ports: Ports,
     pub(crate) circuits: Pool<String, Circuit>,
+    /// Interfaces at which frames of other nodes may arrive, by index.
+    pub(crate) wired: WiredInterfaces,
     pub(crate) workers: Workers,
     /// Cores whose workers hand them over to each other.
     pub(crate) cores: Arc<Cores>,
@@ -111,8 +115,8 @@ pub(crate) struct Parts {
     pub(crate) cgroup: String,
     /// The share of each core that the group has; `None`: all of it.
     pub(crate) share: Option<CoreShare>,
-    /// Begins the names of end hosts: not empty for the agent of a topology's node, because the
-    /// names of network namespaces are unique on the machine.
+    /// Begins the names of end hosts and sandboxes: not empty for the agent of a topology's node,
+    /// because the names of network namespaces are unique on the machine.
     pub(crate) host_prefix: String,
     next_spi: AtomicU32,
     next_worker: AtomicU32,
@@ -175,6 +179,7 @@ impl Node {
                 plane,
                 ports: Ports::default(),
                 circuits: Pool::default(),
+                wired: Pool::default(),
                 workers: Pool::default(),
                 cores,
                 devices: Devices::default(),

@@ -11,13 +11,14 @@ use std::sync::Mutex;
 
 use myelin_dataplane::spsc::SharedObserver;
 use myelin_dataplane::{NamedCount, PipelineReader, RingEnds, WorkerFacts};
-use myelin_kernel::Plane;
+use myelin_kernel::{PartArrival, Plane, WireDrops};
 use myelin_linux::procfs;
 use myelin_planner::{Hop, Plan};
 use myelin_policy::sla::SlaMonitor;
 
 use crate::api::{
-    ChainState, ChainStatus, HopStatus, PacketAccount, RingStatus, SojournStatus, WorkerStatus,
+    ChainState, ChainStatus, HopStatus, PacketAccount, PartStatus, RingStatus, SojournStatus,
+    WorkerStatus,
 };
 use crate::node::chains::{ChainCounts, RunningChain};
 use crate::node::entrance::Entrance;
@@ -114,6 +115,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
             let in_kernel = entrance.map_or(0, Entrance::dropped_fragments);
             in_kernel + generation.layout.dropped_fragments()
         },
+        part: part_status(running),
         packets_out: totals.packets_out,
         drops: counts.drops(),
         last_packet_ms_ago: (door.last_ns > 0)
@@ -173,6 +175,27 @@ fn worker_status(facts: &WorkerFacts) -> WorkerStatus {
         resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
         cpu_s: procfs::run_time(pid).map_or(0.0, |time| time.as_secs_f64()),
     }
+}
+
+/// The wires of a part.
+fn part_status(running: &RunningChain) -> Option<PartStatus> {
+    let wires = running.ports.circuit.as_ref()?.wires.as_ref()?;
+    let exit = wires.exit();
+    let lost = exit.unwrap_or_default();
+    let drops = wires.drops();
+    let sum = |read: fn(&WireDrops) -> u64| drops.iter().map(read).sum();
+    let arrival = wires.arrival();
+    Some(PartStatus {
+        received: arrival.map(|arrival| arrival.frames().packets),
+        stamped: arrival.map_or(0, PartArrival::stamped),
+        sent: exit.map(|exit| exit.sent.packets),
+        too_long: lost.too_long.packets,
+        unresolved: lost.unresolved.packets,
+        malformed: sum(|drops| drops.malformed.packets),
+        unknown: sum(|drops| drops.unknown.packets),
+        foreign: sum(|drops| drops.foreign.packets),
+        expired: sum(|drops| drops.expired.packets),
+    })
 }
 
 /// The named counters of the function at a position.

@@ -65,7 +65,9 @@ pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
 pub use myelin_planner::placement::Placement;
-pub use myelin_planner::{BlackBoxSharing, Origin, Plan, ShaperPlace, SharingPlan, Step};
+pub use myelin_planner::{
+    BlackBoxSharing, Origin, PartPlan, Plan, ShaperPlace, SharingPlan, Step,
+};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,
@@ -73,10 +75,10 @@ pub use myelin_policy::sla::{
 pub use myelin_spec::{Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
-pub use span::{PartStatus, SpanStatus};
+pub use span::{SpanPart, SpanStatus};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
-    RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
+    PartStatus, RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
     LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd, TopologyHost, TopologyLink,

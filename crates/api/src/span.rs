@@ -33,7 +33,7 @@ pub struct SpanStatus {
     /// Packets that left the last part.
     pub packets_out: u64,
     /// The parts, in the order of the chain.
-    pub parts: Vec<PartStatus>,
+    pub parts: Vec<SpanPart>,
     /// Time since the chain came up, s.
     pub up_s: f64,
 }
@@ -42,7 +42,7 @@ pub struct SpanStatus {
 /// not compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct PartStatus {
+pub struct SpanPart {
     /// The node.
     pub node: String,
     /// The name of the part on its node: `myelin --node NODE ps PART`.
@@ -63,7 +63,7 @@ pub struct PartStatus {
     pub sojourn: Option<SojournStatus>,
 }
 
-impl PartStatus {
+impl SpanPart {
     /// Describes a part by the status that its node reports; `None`: the node has lost it.
     pub fn new(
         (node, part): (&str, &str),

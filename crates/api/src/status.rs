@@ -203,6 +203,34 @@ pub struct RingStatus {
     pub dequeued: u64,
 }
 
+/// The wires of a part to the nodes of the previous and the next part. Counts since the part came
+/// up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PartStatus {
+    /// Packets that arrived from the previous node; absent in the first part.
+    pub received: Option<u64>,
+    /// Of the received packets: those with a stamp of this machine's clock. Their sojourn begins
+    /// where they entered the whole chain, that of all others where they entered this part.
+    pub stamped: u64,
+    /// Packets that left to the next node; absent in the last part.
+    pub sent: Option<u64>,
+    /// Packets that are, with the headers between nodes, too long for the interface to the next
+    /// node. The account counts them as lost at the egress, like the next ones.
+    pub too_long: u64,
+    /// Packets for a node whose Ethernet address is unknown.
+    pub unresolved: u64,
+    /// Frames with NSH whose headers no node writes so. These and the next counts are of the part's
+    /// interfaces, for all parts there. The frames are not in `packets_in`.
+    pub malformed: u64,
+    /// Frames with NSH of a path, or with an index, that no part here has.
+    pub unknown: u64,
+    /// Frames with NSH that do not come from the part's neighbour.
+    pub foreign: u64,
+    /// Frames with NSH at the end of their time to live.
+    pub expired: u64,
+}
+
 /// A running chain, as `ps` shows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -253,6 +281,9 @@ pub struct ChainStatus {
     /// chain is unknown, or their match drops fragments. They are not in `packets_in`.
     #[serde(default)]
     pub dropped_fragments: u64,
+    /// The wires of a part of a chain; absent for a whole chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartStatus>,
     /// Packets that left, except packets that the egress interface lost.
     pub packets_out: u64,
     /// Packets that functions and shaper dropped.

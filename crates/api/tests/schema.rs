@@ -6,7 +6,7 @@ mod validate;
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
     ChainUp, Change, CoreStatus, DownReply, Endpoint, Event, FloodRequest, FlowStatus,
-    FunctionFlows, HopStatus, HostInfo, Lease, NamedFile, PacketAccount, ProbeOptions,
+    FunctionFlows, HopStatus, HostInfo, Lease, NamedFile, PacketAccount, PartStatus, ProbeOptions,
     ProbeRequest, ReportReply, RingStatus, RunRequest, SCHEMA, SandboxStatus, ShaperStatus,
     SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
     SlaWindow, SojournStatus, TaskStatus, TextContents, TextRequest, UpRequest, VERSION,
@@ -264,6 +264,7 @@ fn status() -> ChainStatus {
         policed: 0,
         policed_bytes: 0,
         dropped_fragments: 0,
+        part: Some(PartStatus::default()),
         packets_out: 1,
         drops: 0,
         account: PacketAccount {

@@ -201,3 +201,132 @@ fn wrong_chains_over_nodes_make_nothing() {
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
+
+#[test]
+fn packets_pass_the_functions_of_several_nodes() {
+    if skip_unless_root() {
+        return;
+    }
+    for (places, nodes) in [(&[1, 2][..], 2), (&[1, 2, 1, 2], 2), (&[1, 2, 2, 3, 4], 4)] {
+        let keys = [0x01, 0x02, 0x04, 0x08, 0x10];
+        let all = keys[..places.len()].iter().fold(0, |all, key| all ^ key);
+        let lab = Lab::up(&file(places, nodes, &keys));
+        lab.expect(0x40, 0x40 ^ all);
+        let status = lab.status();
+        let parts = status["parts"].as_array().unwrap();
+        let changes = places.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert_eq!(parts.len(), changes + 1);
+        for part in parts {
+            assert!(part["packets_out"].as_u64() > Some(0), "{status}");
+            assert!(part["sojourn"]["packets"].as_u64() > Some(0), "{status}");
+        }
+        lab.myelin.run_ok(&["down", &lab.myelin.chain_name("over")]);
+        assert!((1..=nodes).all(|node| lab.chains_on(node) == 0));
+        // The nodes forward what no chain takes.
+        lab.expect(0x40, 0x40);
+        lab.end();
+    }
+}
+
+#[test]
+fn a_chain_over_two_nodes_is_whole_again_after_its_agents() {
+    if skip_unless_root() {
+        return;
+    }
+    let good = file(&[1, 2], 2, &[0x01, 0x02]);
+    let lab = Lab::up(&good);
+    lab.expect(0x40, 0x43);
+    assert!(up(&lab.myelin, &good).contains("unchanged"));
+    let changed = lab.myelin.write_file(&file(&[1, 2], 2, &[0x04, 0x08]));
+    let error = lab
+        .myelin
+        .run_failing(1, &["up", changed.to_str().unwrap()]);
+    assert!(error.contains("cannot change live"), "{error}");
+    lab.expect(0x40, 0x43);
+    for node in [2, 1] {
+        kill(&lab.node_pid(node));
+        wait_for("the lost part in `ps`", || {
+            lab.status()["state"] == "failed"
+        });
+        up(&lab.myelin, &good);
+        assert_eq!(lab.status()["state"], "active");
+        lab.expect(0x40, 0x43);
+        assert_eq!((lab.chains_on(1), lab.chains_on(2)), (1, 1));
+    }
+    lab.end();
+}
+
+/// Whichever agent is killed, and when: the chain is up whole, or no node has a part.
+#[test]
+fn a_killed_agent_leaves_no_half_chain() {
+    if skip_unless_root() {
+        return;
+    }
+    let only_topology = file(&[1], 2, &[1]);
+    let only_topology = only_topology.split("---").next().unwrap();
+    let chain = file(&[1, 2], 2, &[0x01, 0x02]);
+    for (node, milliseconds) in [(1, 0), (2, 0), (2, 20), (1, 40), (2, 60), (1, 90)] {
+        let lab = Lab::up(only_topology);
+        let pid = lab.node_pid(node);
+        let path = lab.myelin.write_file(&chain);
+        let mut client = lab
+            .myelin
+            .command(&["up", path.to_str().unwrap()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        kill(&pid);
+        if client.wait().unwrap().success() {
+            // The agent ended before the request, which started it anew, or after the request.
+            let _ = lab.myelin.run(&["down", &lab.myelin.chain_name("over")]);
+        }
+        up(&lab.myelin, only_topology);
+        let left = |node: usize| {
+            let output = lab
+                .myelin
+                .run(&["--node", &format!("n{node}"), "ps", "--json"]);
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        };
+        for node in 1..=2 {
+            assert_eq!(left(node), "[]", "node {node} after {milliseconds} ms");
+        }
+        // The chain comes up afterwards, over an agent that is started anew.
+        lab.myelin.run_ok(&["up", path.to_str().unwrap()]);
+        lab.expect(0x40, 0x43);
+        lab.end();
+    }
+}
+
+#[test]
+fn the_example_runs_as_it_stands() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = common::repository_root().join("examples/chain-over-nodes.yaml");
+    let file = file.to_str().unwrap();
+    assert!(
+        myelin
+            .run_ok(&["plan", file])
+            .contains("topology line: 2 hosts, 2 nodes")
+    );
+    myelin.run_ok(&["up", file]);
+    wait_for("a packet that left the last node", || {
+        myelin.run_ok(&[
+            "exec",
+            "h1",
+            "--",
+            "bash",
+            "-c",
+            "echo x > /dev/udp/10.0.0.2/9000",
+        ]);
+        let status = myelin.run_json(&["ps", "h1-to-h2", "--json"]);
+        status["packets_out"].as_u64() > Some(0)
+    });
+    myelin.run_ok(&["down", file]);
+    assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

@@ -49,6 +49,9 @@ pub struct UserSegment {
 pub enum UserExit {
     /// Packets leave the chain through this socket.
     Port(SocketId),
+    /// Packets leave the chain through this socket, behind an NSH header with the stamp, over an
+    /// exit link to another node.
+    Wire(SocketId),
     /// Packets continue at the kernel function at `position`, over an internal link, behind an NSH
     /// header. If `position` is the chain's length, an SFF at the far end of the link forwards them
     /// out of the chain.
@@ -72,9 +75,10 @@ impl UserExit {
     /// Returns the socket that transmits the packets.
     pub fn socket(&self) -> SocketId {
         match *self {
-            Self::Port(socket) | Self::Internal { socket, .. } | Self::Stage { socket, .. } => {
-                socket
-            }
+            Self::Port(socket)
+            | Self::Wire(socket)
+            | Self::Internal { socket, .. }
+            | Self::Stage { socket, .. } => socket,
         }
     }
 }
@@ -102,7 +106,7 @@ impl UserChain {
                 return Err("has segments that overlap or reach beyond its functions");
             }
             let exits_at_next = match segment.exit {
-                UserExit::Port(_) => end == usize::from(self.positions),
+                UserExit::Port(_) | UserExit::Wire(_) => end == usize::from(self.positions),
                 UserExit::Internal { position, .. } => usize::from(position) == end,
                 // Only `Pipeline` makes such exits, after it has checked the chain.
                 UserExit::Stage { .. } => false,

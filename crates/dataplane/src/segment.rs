@@ -131,6 +131,7 @@ impl Segment {
                     .collect::<Result<_, _>>()?;
                 let target = match segment.exit {
                     UserExit::Port(_) => ExitTarget::Egress,
+                    UserExit::Wire(_) => ExitTarget::Wire(chain.positions),
                     UserExit::Internal { position, .. } => ExitTarget::Kernel(position),
                     UserExit::Stage { position, .. } => ExitTarget::Stage(position),
                 };
@@ -404,11 +405,21 @@ pub(crate) struct Exit {
 pub(crate) enum ExitTarget {
     /// The egress port: packets leave the chain.
     Egress,
+    /// An exit link to another node: packets leave the chain behind NSH, which names this position,
+    /// the chain's length.
+    Wire(u8),
     /// The kernel function at this position, which the NSH header names.
     Kernel(u8),
     /// The function at this position, or the exit, in another worker process. The metadata before
     /// the packet names the position.
     Stage(u8),
+}
+
+impl ExitTarget {
+    /// Whether packets leave the chain.
+    pub(crate) fn leaves(self) -> bool {
+        matches!(self, Self::Egress | Self::Wire(_))
+    }
 }
 
 /// Prepends the NSH header to a packet for a kernel function. Returns `false` without enough

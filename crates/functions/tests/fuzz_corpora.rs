@@ -34,6 +34,7 @@ tests! {
     rlnc_decode: 150,
     rlnc_recode: 300,
     rules: 20,
+    wire_frames: 2000,
 }
 
 #[test]

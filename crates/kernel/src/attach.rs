@@ -56,6 +56,9 @@ impl TrafficDirection {
     }
 }
 
+/// The pin of the program that takes frames of other nodes.
+const WIRE: &str = "wire";
+
 /// Attach type and flags of a front door at tcx: after the existing programs.
 const DOOR: (libbpf_sys::bpf_attach_type, u32) = (libbpf_sys::BPF_TCX_INGRESS, 0);
 
@@ -110,6 +113,19 @@ impl Attachment {
     ) -> Result<Self, Error> {
         match attach_tcx(program, target, DOOR)? {
             Some(link) => Self::from_link(link, target.pin_path(pin_dir, "tcx")),
+            None => Self::attach_clsact(program, target, TrafficDirection::In, pin_dir),
+        }
+    }
+
+    /// Attaches the program that takes frames of other nodes, which may share the interface with a
+    /// front door.
+    pub(crate) fn attach_wire(
+        program: BorrowedFd<'_>,
+        target: &AttachTarget,
+        pin_dir: Option<&Path>,
+    ) -> Result<Self, Error> {
+        match attach_tcx(program, target, DOOR)? {
+            Some(link) => Self::from_link(link, target.pin_path(pin_dir, WIRE)),
             None => Self::attach_clsact(program, target, TrafficDirection::In, pin_dir),
         }
     }

@@ -79,6 +79,11 @@ pub enum Exit {
         /// at the far end would lose the packets.
         by_stack: bool,
     },
+    /// Packets leave the chain over an exit link to another node ([`WireExit`](crate::WireExit)).
+    Wire {
+        /// Index of the near end of the link.
+        ifindex: u32,
+    },
     /// Packets leave the chain through a class of the interface's queueing discipline; tcx only.
     Qdisc {
         /// Index of the egress interface.

@@ -276,7 +276,7 @@ fn add_loopback_port(plane: &Plane) -> Result<crate::Port, Error> {
         ifindex: LOOPBACK,
         opposite: None,
         single_queue: false,
-        behind_link: false,
+        behind_link: crate::BehindLink::No,
         discards: false,
     })
 }

@@ -29,6 +29,8 @@ pub(crate) enum HopExit {
     Out { ifindex: u32, peer: bool, line: u32 },
     /// Out of the chain at an interface, by the stack's transmit path: tc transmits. XDP only.
     Stack { ifindex: u32, line: u32 },
+    /// Out of the chain over an exit link to another node, with the stamp.
+    Wire { ifindex: u32, line: u32 },
     /// To the AF_XDP socket of the receive queue, for the function at `position`.
     User { position: u8 },
     /// Over a link to a function in another namespace.
@@ -97,6 +99,12 @@ impl Hop {
             },
             HopExit::Stack { ifindex, line } => Self {
                 exit: 8,
+                ifindex,
+                egress_line: line,
+                ..hop
+            },
+            HopExit::Wire { ifindex, line } => Self {
+                exit: 9,
                 ifindex,
                 egress_line: line,
                 ..hop

@@ -7,8 +7,9 @@
 //! is read-only data, so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for
 //! packets that come back from user space. A [`FunctionLink`] is a function in its own network
 //! namespace, with the service function forwarder at its near end. A [`DelayLink`] leads the
-//! packets of impaired links through a delay line. All share the maps of one
-//! [`Plane`], among them the counters, which user space reads without a system call.
+//! packets of impaired links through a delay line. A [`WireDoor`] takes frames of other nodes, and
+//! a [`WireExit`] sends packets to them. All share the maps of one [`Plane`], among them the
+//! counters, which user space reads without a system call.
 //!
 //! Each program is written once and built for both hooks ([`Hook`]). A program changes a packet
 //! exactly as `myelin-packet` and `myelin-functions` do in user space. The same frames test both
@@ -16,7 +17,7 @@
 //! the running kernel lacks.
 //!
 //! ```no_run
-//! use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment};
+//! use myelin_kernel::{BehindLink, Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment};
 //! use myelin_kernel::{Plane, PortConfig};
 //! use myelin_spec::{FunctionConfig, OnFailure};
 //!
@@ -26,7 +27,7 @@
 //!     ifindex: 2,
 //!     opposite: None,
 //!     single_queue: false,
-//!     behind_link: false,
+//!     behind_link: BehindLink::No,
 //!     discards: false,
 //! };
 //! let port = plane.add_port(eth1)?;
@@ -94,6 +95,7 @@ pub mod test_run;
 #[cfg(test)]
 mod tests;
 mod translated_fragments;
+mod wire;
 
 pub use attach::{TrafficDirection, XdpMode};
 pub use block::Block;
@@ -108,7 +110,7 @@ pub use hook::Hook;
 pub use immediate::fill_immediates;
 pub use plane::Plane;
 pub use policer::{Policer, ShaperCounters};
-pub use port::{Opposite, Port, PortConfig, PortCounters};
+pub use port::{BehindLink, Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
 pub use relay::{Relay, ReplyPath};
 pub use reports::{Report, ReportReason, RouterReports};
@@ -119,6 +121,10 @@ pub use sff::{
 pub use sockets::Sockets;
 #[doc(hidden)]
 pub use sys::link_create;
+pub use wire::{
+    Neighbour, PartArrival, PartFrames, PartTtl, WireDoor, WireDrops, WireExit, WireExitConfig,
+    WireExitCounters,
+};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

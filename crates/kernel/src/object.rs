@@ -41,6 +41,10 @@ pub(crate) const DELAY_ENTER: Program = find_program("delay_enter");
 pub(crate) const DELAY_LEAVE: Program = find_program("delay_leave");
 /// Hands packets to the delay line's worker.
 pub(crate) const DELAY_STAMP: Program = find_program("delay_stamp");
+/// Takes frames of other nodes.
+pub(crate) const WIRE_IN: Program = find_program("wire_in");
+/// Sends packets to another node.
+pub(crate) const WIRE_OUT: Program = find_program("wire_out");
 /// Replaces the program of a removed function.
 pub(crate) const CLOSED: Program = find_program("closed");
 /// Kernel function `forward`.

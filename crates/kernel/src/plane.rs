@@ -24,6 +24,7 @@ use crate::sff::{DistributedConfig, FunctionLink};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::state::FunctionStates;
+use crate::wire::{PartTtl, Ttls, WireDoor, WireExit, WireExitConfig};
 use crate::{Error, Hook, pins, sff, sys};
 
 /// The ports, chains and shared maps of an agent. An agent has one plane per network namespace.
@@ -81,6 +82,8 @@ impl Plane {
                 capacity.programs,
                 0,
             )?,
+            ttls: Ttls::new(capacity.chains)?,
+            kernel: sys::kernel_identity(),
             states: FunctionStates::default(),
             programs: [programs("programs_xdp")?, programs("programs_tcx")?],
             closed: [
@@ -173,6 +176,22 @@ impl Plane {
     /// Transmits at the interface `port` what comes back at the near end of its entry link.
     pub fn add_reply_path(&self, near: (&str, u32), port: u32) -> Result<ReplyPath, Error> {
         ReplyPath::attach(&self.shared, near, port)
+    }
+
+    /// Creates the program that takes frames of other nodes at an interface (name and index).
+    /// Attaches no program yet.
+    pub fn add_wire_door(&self, interface: (&str, u32)) -> Result<WireDoor, Error> {
+        WireDoor::new(&self.shared, interface)
+    }
+
+    /// Creates the exit of a part to the next node. Attaches no program yet.
+    pub fn add_wire_exit(&self, config: &WireExitConfig<'_>) -> Result<WireExit, Error> {
+        WireExit::new(&self.shared, config)
+    }
+
+    /// Creates the time to live of a part with a neighbour before it.
+    pub fn add_part_ttl(&self) -> Result<Arc<PartTtl>, Error> {
+        PartTtl::new(&self.shared).map(Arc::new)
     }
 
     /// Creates a block, which drops no packets before [`Port::block`].

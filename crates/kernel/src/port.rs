@@ -29,6 +29,20 @@ pub struct Opposite {
     pub peer: bool,
 }
 
+/// The internal link whose far end a port is. Same numbers as `enum link` of `door.bpf.c`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum BehindLink {
+    /// None: packets arrive from outside.
+    #[default]
+    No = 0,
+    /// The entry link of another port.
+    Entry = 1,
+    /// The link from a [`WireDoor`](crate::WireDoor): frames of another node. The XDP door removes
+    /// their headers, also for chains at tcx.
+    Wire = 2,
+}
+
 /// The configuration of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
@@ -41,9 +55,9 @@ pub struct PortConfig {
     /// Whether the interface has one receive queue. Then at most one CPU at a time runs native XDP,
     /// and a policer needs no lock.
     pub single_queue: bool,
-    /// Whether the interface is the far end of an entry link, so packets carry the stamp of the
-    /// port where they arrived.
-    pub behind_link: bool,
+    /// The internal link whose far end the interface is. Its packets carry the stamp of the port
+    /// where they arrived.
+    pub behind_link: BehindLink,
     /// Whether the tc hook drops all packets, because a packet socket takes them before.
     pub discards: bool,
 }
@@ -86,6 +100,8 @@ struct DoorInstance {
     fast_path: u32,
     behind_link: u32,
     discards: u32,
+    kernel: u32,
+    padding: u32,
 }
 
 /// `NO_SLOT` of `door.bpf.c`.
@@ -246,8 +262,10 @@ impl Port {
                 .into(),
             single_cpu: (hook == Hook::Xdp && single_cpu).into(),
             fast_path: fast_path.map_or(NO_SLOT, |path| path.slot),
-            behind_link: self.config.behind_link.into(),
+            behind_link: self.config.behind_link as u32,
             discards: self.config.discards.into(),
+            kernel: self.shared.kernel,
+            padding: 0,
         };
         let matches = lock(&self.matches);
         let mut maps = vec![
@@ -368,7 +386,9 @@ mod tests {
                 single_cpu,
                 fast_path,
                 behind_link,
-                discards
+                discards,
+                kernel,
+                padding
             }
         );
     }

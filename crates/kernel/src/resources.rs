@@ -13,6 +13,7 @@ use crate::numbers::NumberAllocator;
 use crate::sockets::Sockets;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::FunctionStates;
+use crate::wire::Ttls;
 use crate::{Error, Hook};
 
 /// The capacity of a plane. The plane allocates all memory at once: by default about 5 MB, and 1 MB
@@ -61,6 +62,9 @@ pub(crate) struct PlaneResources {
     pub(crate) policers: MapHandle,
     pub(crate) policer_numbers: Arc<Mutex<NumberAllocator>>,
     pub(crate) paths: MapHandle,
+    pub(crate) ttls: Ttls,
+    /// Identifies this kernel: whose clock takes the stamps. Not 0.
+    pub(crate) kernel: u32,
     pub(crate) states: FunctionStates,
     pub(crate) programs: [MapHandle; 2],
     /// For each hook: the program that replaces the program of a removed function.

@@ -36,7 +36,7 @@ impl Loader<'_> {
         let shaped = match &segment.exit {
             Exit::Qdisc { ifindex, class } => Some((*ifindex, *class, 0)),
             Exit::Departure { ifindex, shaper } => Some((*ifindex, 0, shaper.number())),
-            Exit::Egress { .. } | Exit::User { .. } => None,
+            Exit::Egress { .. } | Exit::Wire { .. } | Exit::User { .. } => None,
         };
         let functions = segment.functions.len() as u32;
         let slots =
@@ -59,6 +59,10 @@ impl Loader<'_> {
                 let line = egress_line(lines, config.positions);
                 HopExit::at_egress(hook, *ifindex, (*peer, *by_stack), line)
             }
+            Exit::Wire { ifindex } => HopExit::Wire {
+                ifindex: *ifindex,
+                line: egress_line(lines, config.positions),
+            },
             Exit::Qdisc { .. } | Exit::Departure { .. } => HopExit::Next {
                 slot: loaded.slots.start() + functions,
             },

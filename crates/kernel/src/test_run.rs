@@ -23,7 +23,7 @@ pub fn port() -> PortConfig {
         ifindex: LOOPBACK,
         opposite: None,
         single_queue: false,
-        behind_link: false,
+        behind_link: crate::BehindLink::No,
         discards: false,
     }
 }

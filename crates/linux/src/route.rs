@@ -8,9 +8,10 @@ use netlink_packet_route::route::{
     RouteType,
 };
 
+use crate::Result;
 use crate::address::family_of;
 use crate::link::LinkId;
-use crate::netlink::Request;
+use crate::netlink::{Netlink, Request};
 
 /// Adds a route to a `destination` that is directly on the link.
 pub fn add_on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request {
@@ -46,6 +47,37 @@ pub fn add_default(link: &LinkId, gateway: IpAddr) -> Request {
     Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
+impl Netlink {
+    /// Returns the next hop on the way to `destination` over the link: a gateway, or `destination`
+    /// itself.
+    ///
+    /// # Errors
+    /// No route leads there over this link.
+    pub fn next_hop(&mut self, link: &LinkId, destination: IpAddr) -> Result<IpAddr> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family_of(destination);
+        message.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
+        message.attributes = vec![
+            RouteAttribute::Destination(RouteAddress::from(destination)),
+            RouteAttribute::Oif(link.index),
+        ];
+        let action = format!("find the route to {destination} over link `{}`", link.name);
+        let answer = self.get(&action, &RouteNetlinkMessage::GetRoute(message))?;
+        let RouteNetlinkMessage::NewRoute(route) = answer else {
+            return Ok(destination);
+        };
+        let gateway = route
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                RouteAttribute::Gateway(RouteAddress::Inet(gateway)) => Some(IpAddr::V4(*gateway)),
+                RouteAttribute::Gateway(RouteAddress::Inet6(gateway)) => Some(IpAddr::V6(*gateway)),
+                _ => None,
+            });
+        Ok(gateway.unwrap_or(destination))
+    }
+}
+
 fn build_message(link: &LinkId, address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family_of(address);
@@ -59,7 +91,6 @@ fn build_message(link: &LinkId, address: IpAddr) -> RouteMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::Netlink;
     use crate::tests::{Namespace, root_or_skip, stdout_of};
     use crate::{address, link};
 

@@ -42,6 +42,7 @@ pub mod routes;
 pub mod rules;
 pub mod sojourn;
 pub mod traffic;
+pub mod wire;
 
 pub use five_tuple::FiveTuple;
 pub use flow_key::FlowKey;

@@ -33,8 +33,8 @@ pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, Stall, StepCosts
 pub use error::PlanError;
 pub use machine::{Machine, PortKind};
 pub use plan::{
-    BlackBoxSharing, Bound, Entry, Exit, Hop, HopShare, Plan, Segment, ServerShare, ShaperPlace,
-    ShaperPlan, SharingPlan, Step, WorkerPlan,
+    BlackBoxSharing, Bound, Entry, Exit, Hop, HopShare, PartPlan, Plan, Segment, ServerShare,
+    ShaperPlace, ShaperPlan, SharingPlan, Step, WorkerPlan,
 };
 pub use planning::REFERENCE_FRAME_BYTES;
 pub use share::CoreShare;

@@ -30,6 +30,9 @@ pub struct Machine {
     /// MTU of the ingress interface, bytes; 1500 if unknown.
     #[serde(default)]
     pub ingress_mtu: Option<u32>,
+    /// MTU of the egress interface, bytes; 1500 if unknown.
+    #[serde(default)]
+    pub egress_mtu: Option<u32>,
     /// The chain that makes the end hosts, if it is known: this chain or its reverse chain.
     #[serde(default)]
     pub circuit: Option<String>,
@@ -44,6 +47,7 @@ impl Machine {
             egress: PortKind::EndHost,
             egress_bps: None,
             ingress_mtu: None,
+            egress_mtu: None,
             circuit: None,
         }
     }

@@ -44,6 +44,9 @@ pub struct Plan {
     /// Whether super-packets stay whole on the entry link, for a worker with packet sockets.
     #[serde(default)]
     pub super_packets: bool,
+    /// The part of a chain over several nodes; absent for a whole chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartPlan>,
     /// How the functions share processes.
     pub mapping: Mapping,
     /// The reason for this mapping.
@@ -116,6 +119,22 @@ pub struct Plan {
     pub warnings: Vec<String>,
     /// Origin of the costs.
     pub costs_origin: Origin,
+}
+
+/// The place of a part in its whole chain, and the packets that pass its wires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PartPlan {
+    /// Service path identifier of the whole chain.
+    pub path: u32,
+    /// Position of the part's first function in the whole chain.
+    pub first: u8,
+    /// Number of functions of the whole chain.
+    pub length: u8,
+    /// Longest IP packet in a frame of the previous node, bytes; absent in the first part.
+    pub from_mtu: Option<u32>,
+    /// Longest IP packet in a frame to the next node, bytes; absent in the last part.
+    pub to_mtu: Option<u32>,
 }
 
 impl Plan {

@@ -3,6 +3,7 @@
 mod dpdk;
 mod mapping;
 mod mean;
+mod part;
 mod place;
 mod policed_tcp;
 mod problem;
@@ -47,6 +48,7 @@ pub(crate) fn plan_with_mapping(
         .mean_frame_bytes()
         .unwrap_or(REFERENCE_FRAME_BYTES)
         .clamp(*FRAME_BYTES.start(), *FRAME_BYTES.end());
+    let (part, part_warning) = part::plan(chain, machine)?.unzip();
     let problem = Problem::new(chain, costs, machine, frame_bytes)?;
     let (hook, placement) = problem.solve().ok_or_else(|| hook_conflict(chain))?;
 
@@ -61,7 +63,7 @@ pub(crate) fn plan_with_mapping(
     );
     let spaces = &placement.spaces;
     let last = spaces.last().copied().unwrap_or(Space::Kernel);
-    let mut egress = crossings.add_step(&[ends.egress[last as usize]], frame_bytes);
+    let mut egress = crossings.add_step(&ends.egress(last), frame_bytes);
     let door = Step::new(&ends.door, frame_bytes);
     let (own_processes, rings) = if chain.mapping == Mapping::Pipeline {
         let ring = costs.steps.ring;
@@ -78,6 +80,7 @@ pub(crate) fn plan_with_mapping(
         wire_size: needs_wire_size(hook, chain),
         entry_link: needs_entry_link(hook, chain, machine),
         super_packets: false,
+        part,
         worker: None,
         policing: chain.sla.is_policed().then(|| chain.sla.policing_profile()),
         sharing: None,
@@ -121,6 +124,8 @@ pub(crate) fn plan_with_mapping(
     sharing::plan(&mut plan, chain, machine)?;
     mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);
+    plan.warnings.extend(part_warning.flatten());
+    plan.warnings.extend(part::warn_of_clusters(&plan, chain));
     Ok(plan)
 }
 

@@ -186,12 +186,9 @@ fn ports_select_the_hook_of_a_kernel_chain() {
     ];
     for (ingress, egress, more, hook, door, egress_step) in cases {
         let machine = Machine {
-            cores: 2,
             ingress,
             egress,
-            egress_bps: None,
-            ingress_mtu: None,
-            circuit: None,
+            ..Machine::with_end_hosts(2)
         };
         let plan = plan(&chain(&[FORWARD], more), &Costs::default(), &machine).unwrap();
         assert_eq!(

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use myelin_api::units::DURATION;
 use myelin_api::{
-    BlackBoxSharing, ChainUp, Change, Origin, Placement, Plan, SharingMechanism, SharingPlan,
-    SlaContract,
+    BlackBoxSharing, ChainUp, Change, Origin, PartPlan, Placement, Plan, SharingMechanism,
+    SharingPlan, SlaContract,
 };
 
 use crate::sla;
@@ -140,6 +140,9 @@ pub fn summary(plan: &Plan, width: u16) -> String {
         let text = format!("core {core}, {who}; {}", longest_turn(turns));
         add_field(&mut out, "sharing", &text, width);
     }
+    if let Some(part) = &plan.part {
+        add_field(&mut out, "part", &describe_part(plan, part), width);
+    }
     for warning in &plan.warnings {
         add_field(&mut out, "warning", warning, width);
     }
@@ -157,6 +160,27 @@ fn longest_turn(sharing: &SharingPlan) -> String {
     let turn = sharing.longest_turn_ns;
     let turn = turn.map_or(String::new(), |ns| format!("{} us, ", format_us(ns)));
     format!("longest turn {turn}{}", sharing.why)
+}
+
+/// Says which functions of the whole chain the part has, and which packets pass its wires.
+fn describe_part(plan: &Plan, part: &PartPlan) -> String {
+    let (first, count) = (usize::from(part.first), plan.hops.len());
+    let mut text = format!(
+        "path {}, functions {} to {} of {}",
+        part.path,
+        first + 1,
+        first + count,
+        part.length
+    );
+    for (mtu, way) in [
+        (part.from_mtu, "from the previous"),
+        (part.to_mtu, "to the next"),
+    ] {
+        if let Some(mtu) = mtu {
+            let _ = write!(text, "; packets of up to {mtu} B {way} node");
+        }
+    }
+    text
 }
 
 /// Adds the contract, and the worst case as a share of the contract's latency.

@@ -1,6 +1,6 @@
 //! Chains over nodes: a list, and the parts of one.
 
-use myelin_api::{ChainState, PartStatus, SpanStatus};
+use myelin_api::{ChainState, SpanPart, SpanStatus};
 
 use crate::terminal::{Column, add_field, format_ns, format_us, listing, or_dash};
 
@@ -22,7 +22,7 @@ pub fn overview(spans: &[SpanStatus], width: u16) -> String {
 
 /// Formats the whole and its parts.
 pub fn details(span: &SpanStatus, width: u16) -> String {
-    let columns: [Column<PartStatus>; 9] = [
+    let columns: [Column<SpanPart>; 9] = [
         ("node", |part| part.node.clone()),
         ("functions", |part| part.functions.join(", ")),
         ("state", |part| name_of(part.state).to_owned()),
@@ -75,6 +75,6 @@ fn format_bound(bound_ns: Option<u64>) -> String {
     or_dash(bound_ns.map(|ns| format_ns(ns as f64)))
 }
 
-fn format_sojourn(part: &PartStatus, of: fn(&myelin_api::SojournStatus) -> f64) -> String {
+fn format_sojourn(part: &SpanPart, of: fn(&myelin_api::SojournStatus) -> f64) -> String {
     or_dash(part.sojourn.as_ref().map(|sojourn| format_us(of(sojourn))))
 }

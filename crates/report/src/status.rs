@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use myelin_api::{
-    BlackBoxStatus, ChainState, ChainStatus, HopStatus, PacketAccount, SandboxStatus, ShaperStatus,
-    SlaSojourn, SlaStatus, SlaWindow, SojournStatus,
+    BlackBoxStatus, ChainState, ChainStatus, HopStatus, PacketAccount, PartStatus, SandboxStatus,
+    ShaperStatus, SlaSojourn, SlaStatus, SlaWindow, SojournStatus,
 };
 
 use crate::sla;
@@ -155,6 +155,9 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         );
         add_field(&mut out, "fragments", &text, width);
     }
+    if let Some(part) = &status.part {
+        add_part(&mut out, part, width);
+    }
     for fault in &status.port_faults {
         add_field(&mut out, "interface", fault, width);
     }
@@ -183,6 +186,37 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         }
     }
     out + &hops_table(status, width)
+}
+
+/// Adds the packets to the next node, and the dropped frames with NSH.
+fn add_part(out: &mut String, part: &PartStatus, width: u16) {
+    let counts = [
+        (
+            part.received.unwrap_or_default(),
+            "received from the previous node",
+        ),
+        (
+            part.stamped,
+            "of them with their time since the whole chain's ingress",
+        ),
+        (part.sent.unwrap_or_default(), "sent to the next node"),
+        (part.too_long, "too long for it"),
+        (part.unresolved, "lost because its address is unknown"),
+        (part.malformed, "malformed frames dropped"),
+        (part.unknown, "frames of unknown paths dropped"),
+        (part.foreign, "frames not from the neighbour dropped"),
+        (
+            part.expired,
+            "frames dropped at the end of their time to live",
+        ),
+    ];
+    let counted = counts.iter().filter(|(count, _)| *count > 0);
+    let texts: Vec<_> = counted
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if !texts.is_empty() {
+        add_field(out, "wire", &texts.join(", "), width);
+    }
 }
 
 /// Formats the processes of the workers, or `-`.

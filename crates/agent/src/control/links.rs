@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use myelin_linux::link_events::LinkEvents;
+use myelin_linux::netlink::Netlink;
 use myelin_policy::sla::LossPlace;
 use myelin_spec::Hook;
 
@@ -21,6 +22,7 @@ use crate::node::chains::{Generation, RunningChain};
 use crate::node::port_state::{self, ChainLinks, LinkState, PortView};
 use crate::node::ports::Port;
 use crate::node::waiting::{NamedLinks, WaitingChain};
+use crate::node::wire::{self, Wires};
 use crate::pool::lock;
 
 /// Longest wait for an event. No event reports a changed number of queues.
@@ -68,6 +70,7 @@ pub(crate) fn start(
 fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()> {
     let mut events = LinkEvents::open()?;
     let mut links = LinkReader::open()?;
+    let mut netlink = Netlink::open()?;
     let (mut judged_at, mut is_pending) = (Instant::now(), false);
     loop {
         let mut changes = events.wait(CHECK_INTERVAL)?;
@@ -78,6 +81,7 @@ fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()
         let Some(node) = node.upgrade() else {
             return Ok(());
         };
+        wire::refresh_exits(&node.parts, &mut netlink);
         let is_due = changes.any
             || is_pending
             || judged_at.elapsed() > JUDGE_INTERVAL
@@ -158,22 +162,35 @@ fn judge_running(
     links: &mut LinkReader,
     needs_polling: &mut bool,
 ) -> myelin_linux::Result<Option<ChainLinks>> {
-    let Ok((_, ingress, egress)) = running.ports.kernel_ports() else {
+    let Ok((circuit, ingress, egress)) = running.ports.kernel_ports() else {
         return Ok(None);
     };
     let generation = running.generation();
     let (chain, plan) = (&generation.chain, &generation.plan);
     let named = chain.ports.as_ref();
+    // At the side of a neighbour, the port is an internal link.
+    let ends = named.map(|ports| {
+        let ingress = chain.from().is_none().then_some(&ports.ingress);
+        [ingress, chain.to().is_none().then_some(&ports.egress)]
+    });
+    let ends = ends.unwrap_or_default();
     let mut views = [
-        view_port(ingress, named.map(|ports| &ports.ingress), links)?,
-        view_port(egress, named.map(|ports| &ports.egress), links)?,
+        view_port(ingress, ends[0], links)?,
+        view_port(egress, ends[1], links)?,
     ];
-    views[0].limits_mtu = plan.hook == Hook::Xdp;
-    views[0].bounds_mtu = plan.admitted && plan.bound.is_some();
+    views[0].limits_mtu = plan.hook == Hook::Xdp && chain.from().is_none();
+    views[0].bounds_mtu = plan.admitted && plan.bound.is_some() && chain.from().is_none();
     views[0].needs_all_queues = plan.hook == Hook::Xdp && !plan.entry_link;
     *needs_polling |= views[0].needs_all_queues && named.is_some();
     let missing = find_missing_link(&generation, [ingress, egress], links)?;
-    Ok(Some(port_state::judge(&views, missing)))
+    let mut judged = port_state::judge(&views, missing);
+    if let (Some(ports), Some(wires)) = (named, &circuit.wires) {
+        judged.names = vec![ports.ingress.clone(), ports.egress.clone()];
+        let fault = find_wire_fault(wires, links)?;
+        judged.is_waiting |= fault.is_some();
+        judged.faults.extend(fault);
+    }
+    Ok(Some(judged))
 }
 
 fn view_port(
@@ -234,6 +251,19 @@ fn find_missing_link(
         let is_port = [ingress.ifindex, egress.ifindex].contains(&interface);
         if !is_port && links.by_index(interface)?.is_none() {
             return Ok(Some(format!("the internal link with index {interface}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Describes an interface of a part that somebody removed or set down.
+fn find_wire_fault(wires: &Wires, links: &mut LinkReader) -> myelin_linux::Result<Option<String>> {
+    for (name, index) in wires.interfaces() {
+        if !links.by_index(index)?.is_some_and(|link| link.is_up) {
+            return Ok(Some(format!(
+                "interface {name} (index {index}) is gone or down: set it up with `ip link set {name} up`; if it is gone, \
+                 make it again and deploy the part again with `myelin down` and `myelin up`"
+            )));
         }
     }
     Ok(None)

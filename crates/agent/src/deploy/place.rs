@@ -99,9 +99,7 @@ fn make_ports(
     }
     let circuit = parts.circuits.acquire(made_by, || {
         if *made_by == chain.name {
-            let ports = (&*parts.plane, &parts.ports);
-            let run = (&*parts.run_id, &*parts.host_prefix);
-            return Circuit::create(chain, run, ports, &parts.journal);
+            return Circuit::create(chain, parts);
         }
         Err(ApiError::failed(format!(
             "{}: chain `{}`: the interfaces of chain `{made_by}` no longer exist: try again",
@@ -117,7 +115,10 @@ fn make_ports(
         egress: String::new(),
         hosts,
     };
-    let (_, ingress, egress) = chain_ports.kernel_ports()?;
-    (chain_ports.ingress, chain_ports.egress) = (ingress.name.clone(), egress.name.clone());
+    let (circuit, ingress, egress) = chain_ports.kernel_ports()?;
+    (chain_ports.ingress, chain_ports.egress) = match (&chain.ports, &circuit.wires) {
+        (Some(ports), Some(_)) => (ports.ingress.clone(), ports.egress.clone()),
+        _ => (ingress.name.clone(), egress.name.clone()),
+    };
     Ok(chain_ports)
 }

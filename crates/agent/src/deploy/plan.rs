@@ -66,6 +66,8 @@ struct PlannedPort {
     /// Whether packets can arrive with wire size and whole checksums without an entry link, because
     /// Myelin made the link or the program that runs the agent says so.
     is_whole: bool,
+    /// Whether the interface leads to another node.
+    is_wire: bool,
 }
 
 impl PlannedPort {
@@ -117,12 +119,6 @@ pub(crate) fn plan(
             revision::check_change(running, &chain)?;
         }
         black_box::check(&chain)?;
-        if chain.part.is_some() {
-            let (place, name) = (&chain.places.part, &chain.name);
-            return Err(ApiError::failed(format!(
-                "{place}: chain `{name}`: spec.part: this agent runs no parts of chains: remove `part`"
-            )));
-        }
         plans.planned.push(file.plan(node, chain, running, costs)?);
     }
     revision::check_shared_worker(&node.chains.all(), &plans.planned)?;
@@ -182,6 +178,7 @@ impl FilePlanner {
         let machine = Machine {
             egress_bps: egress.bps,
             ingress_mtu: ingress.mtu,
+            egress_mtu: egress.mtu,
             circuit: Some(circuit.made_by.clone()),
             ..planner_machine(ingress.arrival_kind(), egress.kind)
         };
@@ -197,7 +194,7 @@ impl FilePlanner {
             }
         }
         if plan.binds_ports() {
-            for end in [&ingress, &egress] {
+            for end in [&ingress, &egress].into_iter().filter(|end| !end.is_wire) {
                 let owner = chain.owner().to_owned();
                 self.queue_owners.insert(end.name.clone(), owner);
             }
@@ -260,6 +257,9 @@ impl FilePlanner {
         end: &PlannedPort,
         chain: &ServiceChain,
     ) -> Option<(String, String)> {
+        if end.is_wire {
+            return None;
+        }
         let owner = end
             .queue_owner
             .as_ref()
@@ -295,7 +295,7 @@ fn check_worker(chains: &Chains, chain: &ServiceChain, plan: &Plan) -> Result<()
 /// Refuses a chain whose functions cannot take the longest packets of its ingress interface.
 fn check_mtu(chain: &ServiceChain, plan: &Plan, ingress: &PlannedPort) -> Result<(), ApiError> {
     let mtu = ingress.mtu.unwrap_or(MTU);
-    if plan.hook != Hook::Xdp || mtu <= LARGEST_MTU {
+    if plan.hook != Hook::Xdp || mtu <= LARGEST_MTU || ingress.is_wire {
         return Ok(());
     }
     let PlannedPort { name, .. } = ingress;
@@ -366,13 +366,14 @@ fn inspect_ports(
     if chain.ports.is_some() {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
         let links = match running {
-            Some(running) => {
+            // The ports of a part are internal links.
+            Some(running) if chain.part.is_none() => {
                 let (_, ingress, egress) = running.ports.kernel_ports()?;
                 find_links_of_ports(chain, [ingress, egress], &mut netlink)?
             }
-            None => find_named_links(chain, &mut netlink)?,
+            _ => find_named_links(chain, &mut netlink)?,
         };
-        return Ok(links.map(|link| {
+        let mut ends = links.map(|link| {
             let port = node.ports.share(&PortKey::Interface(link.index));
             let owner = |key: PortKey| node.ports.share(&key).and_then(|port| port.queue_owner());
             PlannedPort {
@@ -382,12 +383,20 @@ fn inspect_ports(
                 queues: read_receive_queues(&link).unwrap_or(1),
                 queue_owner: owner(PortKey::Interface(link.index))
                     .or_else(|| owner(PortKey::BehindLink(link.index))),
+                is_wire: false,
                 is_whole: node.links_are_whole
                     || port.as_ref().is_some_and(|port| port.sender.is_some()),
                 // All chains of a port have one name for it in the ledger, also after a rename.
                 name: port.map_or(link.name, |port| port.name.clone()),
             }
-        }));
+        });
+        for (end, peer) in ends.iter_mut().zip([chain.from(), chain.to()]) {
+            // An internal link leads to the neighbour, whose queues this part alone uses.
+            if peer.is_some() {
+                (end.is_wire, end.queues, end.queue_owner) = (true, 1, None);
+            }
+        }
+        return Ok(ends);
     }
     let made = node.circuits.share(&circuit.made_by);
     let ports = made.as_ref();
@@ -399,6 +408,7 @@ fn inspect_ports(
         queues: 1,
         queue_owner: port.and_then(Port::queue_owner),
         is_whole: true,
+        is_wire: false,
     };
     let ingress = end("ingress", ports.map(|circuit| &*circuit.ingress));
     let egress = end("egress", ports.map(|circuit| &*circuit.egress));

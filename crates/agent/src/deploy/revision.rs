@@ -57,6 +57,13 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
             "spec.ports cannot be changed while the chain runs",
         ));
     }
+    if wires_of(previous) != wires_of(next) {
+        return Err(refusal(
+            next,
+            &next.places.part,
+            "the path, the neighbours and the positions of a part cannot be changed while the part runs",
+        ));
+    }
     if previous.reverse != next.reverse {
         let reason = match &previous.reverse {
             Some(reverse) => format!(
@@ -79,6 +86,14 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         ));
     }
     Ok(())
+}
+
+/// The properties of a part that its wires depend on: path, neighbours, and the positions at which
+/// frames arrive and leave.
+fn wires_of(chain: &ServiceChain) -> Option<impl PartialEq + '_> {
+    let part = chain.part.as_ref()?;
+    let end = part.to.is_some().then(|| part.end(chain.functions.len()));
+    Some((part.path, part.first, end, &part.from, &part.to))
 }
 
 /// Refuses new settings for a worker that keeps running.

@@ -17,7 +17,7 @@ use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
 
 use crate::api::{
-    ApiError, ChainSource, ChainState, ChainStatus, ChainUp, Change, PartStatus, SpanStatus,
+    ApiError, ChainSource, ChainState, ChainStatus, ChainUp, Change, SpanPart, SpanStatus,
     UpRequest,
 };
 use crate::node::Node;
@@ -176,6 +176,7 @@ pub(crate) fn up<'a>(
         ups: Vec::new(),
     };
     for chain in chains {
+        remove_broken(node, &chain)?;
         let previous = node.spans.get(&chain.name);
         let (span, change) = up_one(node, chain, (source, force), previous.as_ref())?;
         let mut up = describe_up(&span, change);
@@ -374,7 +375,23 @@ fn has_all_parts(nodes: &Nodes<'_>, span: &RunningSpan) -> bool {
     span.deployment.parts.iter().all(is_there)
 }
 
-/// Packets enter all generations at one node.
+/// Removes the running generation of a chain if a node has lost its part: it carries no packets.
+fn remove_broken(node: &Node, chain: &ServiceChain) -> Result<(), ApiError> {
+    let Some(old) = node.spans.get(&chain.name) else {
+        return Ok(());
+    };
+    let nodes = nodes_of(node, chain, &old.topology)?;
+    if has_all_parts(&nodes, &old) {
+        return Ok(());
+    }
+    deployment::take_down(&nodes, &old.deployment)
+        .map_err(|error| super::with_chain_name(chain, error))?;
+    node.spans.remove(&chain.name);
+    Ok(())
+}
+
+/// Refuses changes that the first part cannot make live: packets enter all generations at one node,
+/// and an agent changes neither path nor neighbours of a running part.
 fn refuse_other_ingress(
     chain: &ServiceChain,
     parts: &[NewPart],
@@ -389,6 +406,17 @@ fn refuse_other_ingress(
                 old.at.node, new.at.node, chain.name
             ),
         )),
+        (Some(_), Some(_))
+            if previous.is_some_and(|old| old.parts.len() > 1) || parts.len() > 1 =>
+        {
+            Err(failed(
+                chain,
+                format!(
+                    "a chain whose functions run on several nodes cannot change live: `myelin down {}` first",
+                    chain.name
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -454,9 +482,9 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
             .as_ref()
             .map(|nodes| nodes.status(&part.node, &part.name));
         let status = status.and_then(Result::ok).flatten();
-        PartStatus::new((&part.node, &part.name), functions.clone(), status.as_ref())
+        SpanPart::new((&part.node, &part.name), functions.clone(), status.as_ref())
     });
-    let parts: Vec<PartStatus> = parts.collect();
+    let parts: Vec<SpanPart> = parts.collect();
     let states = parts
         .iter()
         .map(|part| part.state.unwrap_or(ChainState::Failed));

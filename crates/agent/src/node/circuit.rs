@@ -11,8 +11,10 @@ use myelin_linux::netlink::Netlink;
 use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, HostInfo};
+use crate::node::Parts;
 use crate::node::port_faults::{find_header_fault, find_loop};
 use crate::node::ports::{Port, PortKey, PortLease, Ports};
+use crate::node::wire::Wires;
 use crate::pool::Lease;
 
 /// Largest IP packet on the links that Myelin makes, bytes.
@@ -32,6 +34,8 @@ pub(crate) struct Circuit {
     pub(crate) ingress: PortLease,
     /// The egress port of that chain.
     pub(crate) egress: PortLease,
+    /// The wires to other nodes, of a part of a chain.
+    pub(crate) wires: Option<Wires>,
     /// End hosts that Myelin made.
     hosts: Option<EndHosts>,
 }
@@ -39,13 +43,26 @@ pub(crate) struct Circuit {
 impl Circuit {
     /// Makes the end hosts of a chain without named interfaces, and turns both interfaces into
     /// ports.
-    pub(crate) fn create(
-        chain: &ServiceChain,
-        (run_id, host_prefix): (&str, &str),
-        (plane, ports): (&Plane, &Ports),
-        journal: &Journal,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn create(chain: &ServiceChain, parts: &Parts) -> Result<Self, ApiError> {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+        let Parts {
+            run_id,
+            host_prefix,
+            journal,
+            ..
+        } = parts;
+        let (plane, ports) = (&*parts.plane, &parts.ports);
+        if let Some(part) = &chain.part {
+            let links = find_named_links(chain, &mut netlink)?;
+            let ends = [&links[0], &links[1]];
+            let (ingress, egress, wires) = Wires::open(chain, part, ends, parts)?;
+            return Ok(Self {
+                ingress,
+                egress,
+                wires: Some(wires),
+                hosts: None,
+            });
+        }
         if chain.ports.is_some() {
             let [ingress, egress] = find_named_links(chain, &mut netlink)?;
             return Self::open_ports((plane, ports), [&ingress, &egress], None, journal);
@@ -87,6 +104,7 @@ impl Circuit {
         Ok(Self {
             ingress: ingress_port,
             egress: egress_port,
+            wires: None,
             hosts,
         })
     }
@@ -152,7 +170,8 @@ pub(crate) fn find_named_links(
         fault.map_or(Ok(link), |fault| Err(refuse_ports(chain, &fault)))
     };
     let links = [find(&ports.ingress)?, find(&ports.egress)?];
-    let fault = find_loop([&links[0], &links[1]], netlink);
+    // Frames between nodes do not circle: each part takes its own path and index only.
+    let fault = find_loop([&links[0], &links[1]], netlink).filter(|_| chain.part.is_none());
     fault.map_or(Ok(links), |fault| Err(refuse_ports(chain, &fault)))
 }
 

@@ -20,12 +20,13 @@ use crate::node::Parts;
 /// The two service tags that carry the stamp over the link (`relay.h`), bytes.
 const TAGS: u32 = 8;
 
-/// The entry link of a port. Dropping the value removes the link.
+/// An internal link to a front door. Dropping the value removes the link.
 pub(crate) struct EntryLink {
     /// Index of the near end, where packets leave the port.
     pub(crate) near: u32,
-    /// Transmits the replies of functions at the port.
-    replies: ReplyPath,
+    /// Transmits the replies of functions at the port. `None` if packets come from another node,
+    /// because a function that answers senders stands before the wire.
+    replies: Option<ReplyPath>,
     _made: ResourceGuard,
 }
 
@@ -36,33 +37,65 @@ impl EntryLink {
         super_packets: bool,
         parts: &Parts,
     ) -> Result<(Self, Link), ApiError> {
-        let run_id = &parts.run_id;
-        // The process number distinguishes this agent's links from links of a killed agent.
         let kind = if super_packets { "bulk" } else { "entry" };
-        let id = format!("{run_id} {} {kind} {}", std::process::id(), port.index);
+        let name = format!("{kind} {}", port.index);
+        let made = InternalVeth::make(parts, &name, port.mtu + TAGS, super_packets)?;
+        let near = (made.near.name.as_str(), made.near.index);
+        let replies = parts.plane.add_reply_path(near, port.index);
+        let link = Self {
+            near: made.near.index,
+            replies: Some(replies.map_err(ApiError::failed)?),
+            _made: made.guard,
+        };
+        Ok((link, made.far))
+    }
+
+    /// Uses an internal link from the interface that leads to another node.
+    pub(crate) fn from_wire(made: InternalVeth) -> (Self, Link) {
+        let link = Self {
+            near: made.near.index,
+            replies: None,
+            _made: made.guard,
+        };
+        (link, made.far)
+    }
+}
+
+/// A veth pair of the agent without offloads.
+pub(crate) struct InternalVeth {
+    pub(crate) near: Link,
+    pub(crate) far: Link,
+    /// Removes the pair when dropped.
+    pub(crate) guard: ResourceGuard,
+}
+
+impl InternalVeth {
+    /// Makes a pair. `name` distinguishes it from the agent's other pairs. With `super_packets` the
+    /// pair keeps the offloads of checksums and of TCP segmentation.
+    pub(crate) fn make(
+        parts: &Parts,
+        name: &str,
+        mtu: u32,
+        super_packets: bool,
+    ) -> Result<Self, ApiError> {
+        // The process number distinguishes this agent's links from links of a killed agent.
+        let id = format!("{} {} {name}", parts.run_id, std::process::id());
         let base = format!("my{}", short_hash(id.as_bytes()));
         let (near, far) = (format!("{base}a"), format!("{base}b"));
         let name = near.clone();
-        let made = parts.journal.guard(Resource::Link { name });
-        let made = made.map_err(ApiError::failed)?;
-        let ends = make_link([&near, &far], port.mtu + TAGS, super_packets);
+        let guard = parts.journal.guard(Resource::Link { name });
+        let guard = guard.map_err(ApiError::failed)?;
+        let ends = make_link([&near, &far], mtu, super_packets);
         let (near, far) = ends.map_err(ApiError::failed)?;
-        let replies = parts
-            .plane
-            .add_reply_path((&near.name, near.index), port.index);
-        let link = Self {
-            near: near.index,
-            replies: replies.map_err(ApiError::failed)?,
-            _made: made,
-        };
-        Ok((link, far))
+        Ok(Self { near, far, guard })
     }
 }
 
 impl Drop for EntryLink {
     fn drop(&mut self) {
         // A pinned program outlives a killed agent, so detach it explicitly.
-        if let Err(error) = self.replies.detach() {
+        let detached = self.replies.as_ref().map_or(Ok(()), ReplyPath::detach);
+        if let Err(error) = detached {
             tracing::warn!(link = self.near, %error, "cannot detach the program of an entry link");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use myelin_emulator::Host;
-use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
+use myelin_kernel::{BehindLink, Opposite, Plane, Port as Door, PortConfig, XdpMode};
 use myelin_linux::ethtool::Ethtool;
 use myelin_linux::journal::{ForeignLink, Journal, Resource, ResourceGuard};
 use myelin_linux::link::{self, Link};
@@ -12,7 +12,8 @@ use myelin_linux::netlink::Netlink;
 
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::entry_link::EntryLink;
+use crate::node::entry_link::{EntryLink, InternalVeth};
+use crate::node::wire::WireWay;
 use crate::node::wire_size::Sender;
 use crate::node::workers::Key;
 use crate::pool::{Lease, Pool, lock};
@@ -26,6 +27,12 @@ pub(crate) enum PortKey {
     BehindLink(u32),
     /// The far end of the interface's entry link for super-packets.
     BehindSuperPacketLink(u32),
+    /// The far end of the internal link over which a part's frames arrive from another node: path
+    /// and service index.
+    FromWire(u32, u8),
+    /// The near end of the internal link over which packets leave to the part with this path and
+    /// service index.
+    ToWire(u32, u8),
 }
 
 /// All ports.
@@ -49,7 +56,7 @@ pub(crate) struct Port {
     pub(crate) mtu: u32,
     /// Packets that the interface had lost at transmission when it became a port.
     losses_before: u64,
-    /// Whether the interface is no network card.
+    /// Whether the interface is no network card, so its far end may lack NAPI.
     pub(crate) is_virtual: bool,
     /// Whether the interface has had a carrier since it became a port.
     had_carrier: AtomicBool,
@@ -59,6 +66,8 @@ pub(crate) struct Port {
     _promiscuous: Option<ResourceGuard>,
     /// The link whose far end is this port.
     entry_link: Option<EntryLink>,
+    /// The programs behind this port that send packets to another node.
+    pub(crate) wire_exit: Option<WireWay>,
     /// The end host behind the port, if Myelin made it.
     pub(crate) sender: Option<Arc<Sender>>,
 }
@@ -78,7 +87,8 @@ impl Port {
         let promiscuous = promiscuous.transpose().map_err(ApiError::failed)?;
         let sender = made.map(|(_, host)| Sender::on(host)).transpose();
         let opposite = made.map(|(opposite, _)| opposite);
-        let mut port = Self::attach_door(plane, link, opposite, (promiscuous, None), false)?;
+        let config = door_config(link, opposite, BehindLink::No);
+        let mut port = Self::attach_door(plane, link, config, (promiscuous, None))?;
         port.sender = sender.map_err(ApiError::failed)?.map(Arc::new);
         Ok(port)
     }
@@ -92,36 +102,57 @@ impl Port {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
         let ingress = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
         let (entry_link, far) = EntryLink::make(&ingress, super_packets, parts)?;
-        Self::attach_door(
-            &parts.plane,
-            &far,
-            None,
-            (None, Some(entry_link)),
-            super_packets,
-        )
+        let config = PortConfig {
+            discards: super_packets,
+            ..door_config(&far, None, BehindLink::Entry)
+        };
+        Self::attach_door(&parts.plane, &far, config, (None, Some(entry_link)))
+    }
+
+    /// Makes a port of the far end of an internal link, over which frames of another node arrive.
+    /// `mtu` is the longest IP packet in such a frame.
+    pub(crate) fn open_behind_wire(
+        parts: &Parts,
+        made: InternalVeth,
+        mtu: u32,
+    ) -> Result<Self, ApiError> {
+        let (link, far) = EntryLink::from_wire(made);
+        let config = door_config(&far, None, BehindLink::Wire);
+        let mut port = Self::attach_door(&parts.plane, &far, config, (None, Some(link)))?;
+        let attached = port.door.attach_xdp(XdpMode::Native);
+        attached.map_err(ApiError::failed)?;
+        // The door at XDP removes the headers, so it stays.
+        port.xdp_users = Mutex::new(1);
+        (port.mtu, port.is_virtual) = (mtu, false);
+        Ok(port)
+    }
+
+    /// Makes a port of the near end of an internal link, over which packets leave to another node.
+    /// `mtu` is the longest IP packet that leaves.
+    pub(crate) fn open_before_wire(
+        plane: &Plane,
+        near: &Link,
+        way: WireWay,
+        mtu: u32,
+    ) -> Result<Self, ApiError> {
+        let config = door_config(near, None, BehindLink::No);
+        let mut port = Self::attach_door(plane, near, config, (None, None))?;
+        (port.mtu, port.is_virtual) = (mtu, false);
+        port.wire_exit = Some(way);
+        Ok(port)
     }
 
     fn attach_door(
         plane: &Plane,
         link: &Link,
-        opposite: Option<Opposite>,
+        config: PortConfig,
         (promiscuous, entry_link): (Option<ResourceGuard>, Option<EntryLink>),
-        discards: bool,
     ) -> Result<Self, ApiError> {
-        let queues = read_receive_queues(link);
-        let config = PortConfig {
-            name: link.name.clone(),
-            ifindex: link.index,
-            opposite,
-            single_queue: queues == Some(1),
-            behind_link: entry_link.is_some(),
-            discards,
-        };
         let port = Self {
             door: plane.add_port(config).map_err(ApiError::failed)?,
             name: link.name.clone(),
             ifindex: link.index,
-            queues: queues.unwrap_or(1),
+            queues: read_receive_queues(link).unwrap_or(1),
             xdp_users: Mutex::default(),
             queue_user: Mutex::default(),
             mtu: link.mtu,
@@ -133,16 +164,22 @@ impl Port {
             was_removed: AtomicBool::new(false),
             _promiscuous: promiscuous,
             entry_link,
+            wire_exit: None,
             sender: None,
         };
         port.door.attach_tcx().map_err(ApiError::failed)?;
         Ok(port)
     }
 
-    /// Reads the packets that the interface has lost at transmission since it became a port.
+    /// Reads the packets that the interface has lost at transmission since it became a port, with
+    /// those that its way to another node has lost.
     pub(crate) fn read_losses(&self, netlink: &mut Netlink) -> myelin_linux::Result<u64> {
         let losses = netlink.transmit_losses(self.ifindex)?;
-        Ok(losses.saturating_sub(self.losses_before))
+        let counters = self.wire_exit.as_ref().map(WireWay::counters);
+        let on_wire = counters.map_or(0, |counters| {
+            counters.too_long.packets + counters.unresolved.packets
+        });
+        Ok(losses.saturating_sub(self.losses_before) + on_wire)
     }
 
     /// Records whether the interface has a carrier now. Returns whether it has had one.
@@ -180,7 +217,8 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         // Pinned programs outlive a killed agent, so detach them explicitly.
-        if let Err(error) = self.door.detach() {
+        let exit = self.wire_exit.as_ref().map_or(Ok(()), WireWay::detach);
+        if let Err(error) = self.door.detach().and(exit) {
             tracing::warn!(interface = self.name, %error, "cannot detach a front door");
         }
     }
@@ -256,6 +294,18 @@ impl Drop for QueueClaim {
                 *queue_user = None;
             }
         }
+    }
+}
+
+/// The front door of an interface.
+fn door_config(link: &Link, opposite: Option<Opposite>, behind_link: BehindLink) -> PortConfig {
+    PortConfig {
+        name: link.name.clone(),
+        ifindex: link.index,
+        opposite,
+        single_queue: read_receive_queues(link) == Some(1),
+        behind_link,
+        discards: false,
     }
 }
 

@@ -20,6 +20,8 @@ const INNER: &str = "eth0";
 pub(crate) struct FunctionId<'a> {
     /// Identity of the run (agent).
     pub(crate) run: &'a str,
+    /// Begins the chain's name in names of namespaces.
+    pub(crate) host_prefix: &'a str,
     pub(crate) chain: &'a str,
     pub(crate) function: &'a str,
     pub(crate) spi: u32,
@@ -50,8 +52,8 @@ impl FunctionId<'_> {
     /// Function names contain no dot, so the name is unique on the machine.
     fn netns(&self) -> String {
         format!(
-            "myelin-{}-{}.{}.{}",
-            self.run, self.chain, self.function, self.generation
+            "myelin-{}{}.{}.{}",
+            self.host_prefix, self.chain, self.function, self.generation
         )
     }
 
@@ -187,6 +189,7 @@ mod tests {
     fn names_are_unique_and_short_enough() {
         let one = FunctionId {
             run: "5f3a",
+            host_prefix: "",
             chain: "tactile",
             function: "filter",
             spi: 0x00ff_ffff,

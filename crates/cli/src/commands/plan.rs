@@ -115,6 +115,7 @@ fn describe_machine(chain: &myelin_spec::ServiceChain) -> Machine {
         machine.egress = myelin_agent::port_kind(&ports.egress);
         machine.egress_bps = myelin_agent::link_bps(&ports.egress);
         machine.ingress_mtu = myelin_agent::link_mtu(&ports.ingress);
+        machine.egress_mtu = myelin_agent::link_mtu(&ports.egress);
     }
     machine
 }

@@ -216,6 +216,13 @@ impl PortPair {
         router
     }
 
+    /// Sets the MTU of both hosts.
+    pub(crate) fn set_mtu(&self, mtu: u32) {
+        for host in [self.client_namespace(), self.server_namespace()] {
+            sh(&format!("ip -n {host} link set eth0 mtu {mtu}"));
+        }
+    }
+
     /// Counts the packets that the server received.
     pub(crate) fn count_received(&self) -> u64 {
         let statistics = "/sys/class/net/eth0/statistics/rx_packets";

@@ -217,7 +217,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let mut fits = true;
             let buffer = match exit.target {
                 ExitTarget::Egress => self.memory.recover_buffer(packet),
-                ExitTarget::Kernel(position) => {
+                ExitTarget::Kernel(position) | ExitTarget::Wire(position) => {
                     fits = encapsulate(packet, position);
                     self.memory.recover_buffer(packet)
                 }
@@ -246,7 +246,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             match unsent {
                 Ok(()) => {
                     sent += segments;
-                    if exit.target == ExitTarget::Egress {
+                    if exit.target.leaves() {
                         self.stamps.push((stamp_ns, segments));
                     }
                 }

@@ -56,10 +56,12 @@ impl<P: Port> Forwarder<'_, P> {
         for packet in self.batch.packets_mut() {
             let (bytes, stamp_ns) = (packet.len() as u32, packet.meta().stamp_ns);
             let fits = match exit.target {
-                ExitTarget::Kernel(position) => encapsulate(packet, position),
+                ExitTarget::Kernel(position) | ExitTarget::Wire(position) => {
+                    encapsulate(packet, position)
+                }
                 ExitTarget::Egress | ExitTarget::Stage(_) => true,
             };
-            let leaves = exit.target == ExitTarget::Egress;
+            let leaves = exit.target.leaves();
             let buffer = self.memory.recover_buffer(packet);
             if !fits || buffer.len < MIN_PACKET {
                 lost += 1;

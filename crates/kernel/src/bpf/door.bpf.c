@@ -9,7 +9,7 @@
 #include "fragments.h"
 #include "next.h"
 #include "policer.h"
-#include "relay.h"
+#include "wire.h"
 
 /* Counter lines of a port; same order as in myelin_kernel::port. */
 enum port_line {
@@ -21,6 +21,13 @@ enum port_line {
 
 #define NO_SLOT 0xffffffff
 
+/* The link whose far end a port is. Same values as myelin_kernel::BehindLink. */
+enum link {
+	LINK_NONE = 0,
+	LINK_ENTRY = 1, /* the entry link of another port */
+	LINK_WIRE = 2,	/* frames of another node; XDP removes their headers */
+};
+
 /* Same layout as myelin_kernel::port::DoorInstance. */
 const volatile struct door {
 	struct counting counting;
@@ -30,8 +37,10 @@ const volatile struct door {
 	__u32 opposite_is_peer;
 	__u32 single_cpu;  /* one CPU at a time runs this program */
 	__u32 fast_path;   /* slot at which most packets continue; NO_SLOT: unknown */
-	__u32 behind_link; /* packets come over the entry link of another port */
+	__u32 behind_link; /* packets come over an internal link: enum link */
 	__u32 discards;	   /* a packet socket has taken the packets */
+	__u32 kernel;	   /* whose clock takes the stamps */
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
@@ -47,6 +56,9 @@ static __always_inline int forward_unmatched(hook_ctx *ctx, __u32 line)
 	if (THIS_HOOK == HOOK_XDP)
 		return HOOK_PASS;
 	count_port_packet(ctx, line);
+	/* The stack has no use for the packets of other nodes. */
+	if (IMMEDIATE(behind_link) == LINK_WIRE)
+		return HOOK_DROP;
 	if (!IMMEDIATE(opposite))
 		return HOOK_PASS;
 	return hook_redirect(IMMEDIATE(opposite), IMMEDIATE(opposite_is_peer));
@@ -121,6 +133,17 @@ static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
 	return apply_on_failure(ctx, chain);
 }
 
+/* Removes what carries the stamp over an internal link. */
+static __always_inline bool remove_link_headers(hook_ctx *ctx, struct relay_tags *tags,
+						__u64 *stamp_ns)
+{
+#if defined(MYELIN_HOOK_XDP)
+	if (IMMEDIATE(behind_link) == LINK_WIRE)
+		return remove_wire_header(ctx, IMMEDIATE(kernel), tags, stamp_ns);
+#endif
+	return remove_relay_tags(ctx, tags, stamp_ns);
+}
+
 #if defined(MYELIN_HOOK_TC)
 /* Sends a packet to the front door behind the port's entry link. Only counts the packet here: the
  * door behind the link polices each segment. */
@@ -164,7 +187,7 @@ int myelin_door(hook_ctx *ctx)
 	if (!active || !(active->count4 | active->count6))
 		return forward_unmatched(ctx, PORT_UNMATCHED);
 
-	if (IMMEDIATE(behind_link) && !remove_relay_tags(ctx, &tags, &stamp_ns))
+	if (IMMEDIATE(behind_link) && !remove_link_headers(ctx, &tags, &stamp_ns))
 		return forward_unmatched(ctx, PORT_UNMATCHED);
 
 	enum unparsed reason = parse(ctx, &headers, &key);

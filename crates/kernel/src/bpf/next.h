@@ -10,6 +10,7 @@
 #include "counters.h"
 #include "instance.h"
 #include "sojourn.h"
+#include "wire.h"
 
 enum exit {
 	EXIT_NEXT = 1,		/* the next kernel function */
@@ -20,6 +21,7 @@ enum exit {
 	EXIT_LINK_OTHER_NS = 6, /* EXIT_LINK from the namespace of a function; XDP only */
 	EXIT_REDIRECT_OTHER_NS = 7, /* EXIT_REDIRECT from the namespace of a function; XDP only */
 	EXIT_STACK = 8,		    /* to tc, which transmits at `ifindex`; XDP only */
+	EXIT_WIRE = 9, /* over the exit link `ifindex` to another node, with the stamp */
 };
 
 /* Same layout as myelin_kernel::hop::Hop. */
@@ -29,8 +31,8 @@ struct hop {
 	__u32 exit;
 	__u32 next;	   /* EXIT_NEXT: slot of the next function; EXIT_USER: position of the
 			    * next function; EXIT_..._OTHER_NS: index into `devices` */
-	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK, EXIT_STACK */
-	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER, EXIT_STACK */
+	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK, EXIT_STACK, EXIT_WIRE */
+	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER, EXIT_STACK, EXIT_WIRE */
 	__u32 fallback;	   /* verdict if the next function or the socket is missing */
 };
 
@@ -142,6 +144,18 @@ static __always_inline int hop_redirect_other_ns(const hook_ctx *ctx, bool leave
 }
 #endif
 
+static __always_inline int hop_leave_by_wire(hook_ctx *ctx)
+{
+	__u64 stamp_ns;
+
+	if (!hook_stamp(ctx, &stamp_ns) || !hop_count_out(ctx))
+		return HOOK_DROP;
+	if (put_stamp_in_front(ctx, stamp_ns))
+		return bpf_redirect(HOP(ifindex), 0);
+	count_drop(ctx, HOP(line));
+	return HOOK_DROP;
+}
+
 static __always_inline int hop_exit(hook_ctx *ctx)
 {
 	if (HOP(exit) == EXIT_NEXT) {
@@ -162,6 +176,8 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 	if (HOP(exit) == EXIT_REDIRECT_OTHER_NS)
 		return hop_redirect_other_ns(ctx, true);
 #endif
+	if (HOP(exit) == EXIT_WIRE)
+		return hop_leave_by_wire(ctx);
 	/* At tc the program at the other end of the link runs at once, before the next packet. At
 	 * XDP the packet waits until the NAPI batch is done. */
 	if (HOP(exit) == EXIT_LINK)

@@ -23,7 +23,7 @@ struct encapsulation {
 	__be16 generation;
 	__u8 position;
 	__u8 flags;
-	__be32 reserved;
+	__be32 kernel; /* whose clock took the stamp; 0 on an internal link */
 } __attribute__((packed));
 
 _Static_assert(sizeof(struct encapsulation) == 38, "the layout is shared with user space");

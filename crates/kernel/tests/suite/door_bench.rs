@@ -18,7 +18,7 @@ pub(crate) fn add_port(plane: &Plane) -> Port {
             ifindex: LOOPBACK,
             opposite: None,
             single_queue: false,
-            behind_link: false,
+            behind_link: myelin_kernel::BehindLink::No,
             discards: false,
         })
         .unwrap()

@@ -29,3 +29,4 @@ mod reentry;
 mod relay;
 mod timestamp;
 mod trial;
+mod wire;

@@ -87,7 +87,7 @@ fn port(host: &Host, opposite: &Host, peer: bool) -> PortConfig {
         name: host.link.clone(),
         ifindex: host.ifindex,
         single_queue: false,
-        behind_link: false,
+        behind_link: myelin_kernel::BehindLink::No,
         discards: false,
         opposite: Some(Opposite {
             ifindex: opposite.ifindex,

@@ -91,7 +91,7 @@ fn child_that_kills_itself() {
         ifindex: client.parse().unwrap(),
         opposite: None,
         single_queue: false,
-        behind_link: false,
+        behind_link: myelin_kernel::BehindLink::No,
         discards: false,
     };
     let port = plane.add_port(config).unwrap();
@@ -307,7 +307,7 @@ fn pins_need_a_bpffs_and_a_private_directory() {
             ifindex: LOOPBACK,
             opposite: None,
             single_queue: false,
-            behind_link: false,
+            behind_link: myelin_kernel::BehindLink::No,
             discards: false,
         })
         .unwrap();

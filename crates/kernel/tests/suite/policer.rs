@@ -360,7 +360,7 @@ fn single_queue_native_xdp_and_generic_xdp_police_alike() {
         let client = plane
             .add_port(PortConfig {
                 single_queue: true,
-                behind_link: false,
+                behind_link: myelin_kernel::BehindLink::No,
                 discards: false,
                 ..net.client_port(false)
             })

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::test_run::{self, TestRun};
-use myelin_kernel::{Hook, LoadedChain, Plane, Port, PortConfig, Relay};
+use myelin_kernel::{BehindLink, Hook, LoadedChain, Plane, Port, PortConfig, Relay};
 use myelin_packet::fixtures;
 use myelin_packet::{Match, parse};
 
@@ -29,7 +29,7 @@ impl RelayBench {
         let plane = create_plane();
         let port = add_port(&plane);
         let config = PortConfig {
-            behind_link: true,
+            behind_link: BehindLink::Entry,
             ..test_run::port()
         };
         let behind = plane.add_port(config).unwrap();

@@ -457,8 +457,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns the most packets of one turn. An entry link is a port too, and in mapping `distributed`
-/// each function's link. The turns of all ports alternate.
+/// Returns the most packets of one turn. An entry link is a port too, and a wire to another node,
+/// and in mapping `distributed` each function's link. The turns of all ports alternate.
 fn port_turn(plan: &Plan) -> u16 {
     let links = match plan.mapping {
         Mapping::Distributed => plan.hops.len() as u16,
@@ -468,7 +468,11 @@ fn port_turn(plan: &Plan) -> u16 {
         Hook::Tcx => RECEIVE_LIST,
         Hook::Xdp | Hook::Auto => RECEIVE_TURN,
     };
-    turn.saturating_mul(links.saturating_add(1 + u16::from(plan.entry_link)))
+    let part = plan.part.as_ref();
+    let wires = part.map_or(0, |part| {
+        u16::from(part.from_mtu.is_some()) + u16::from(part.to_mtu.is_some())
+    });
+    turn.saturating_mul(links.saturating_add(1 + wires + u16::from(plan.entry_link)))
 }
 
 /// Returns the worst-case cost of a worker's wake-up, fs.

@@ -172,7 +172,9 @@ impl<'c> Problem<'c> {
 pub(super) struct Ends {
     pub(super) door: Vec<Part>,
     /// The egress step after a last function in the kernel, and after one in user space.
-    pub(super) egress: [Part; 2],
+    egress: [Part; 2],
+    /// The link to the programs that send packets to the next node.
+    wire: Option<Part>,
     /// The hook if each function has its own link.
     pub(super) link: Option<Hook>,
 }
@@ -181,9 +183,10 @@ impl Ends {
     pub(super) fn new(hook: Hook, chain: &ServiceChain, machine: &Machine, costs: &Costs) -> Self {
         let steps = &costs.steps;
         let distributed = chain.mapping == Mapping::Distributed;
-        let entry_link =
-            needs_entry_link(hook, chain, machine).then_some(("entry_link", steps.entry_link));
-        let native = machine.ingress == PortKind::Native;
+        // Frames of another node come over an internal link too.
+        let has_link = chain.from().is_some() || needs_entry_link(hook, chain, machine);
+        let entry_link = has_link.then_some(("entry_link", steps.entry_link));
+        let native = machine.ingress == PortKind::Native && chain.from().is_none();
         let (door, convert, kernel_egress) = if hook == Hook::Xdp {
             let convert = (!native).then_some(("xdp_frame", steps.xdp_frame));
             (
@@ -191,8 +194,10 @@ impl Ends {
                 convert,
                 match machine.egress {
                     // The stack transmits, because the far end of a veth may have no NAPI.
-                    PortKind::Virtual => ("egress_redirect", steps.egress_redirect),
-                    PortKind::EndHost | PortKind::Native => ("egress_xdp", steps.egress_xdp),
+                    PortKind::Virtual if chain.to().is_none() => {
+                        ("egress_redirect", steps.egress_redirect)
+                    }
+                    _ => ("egress_xdp", steps.egress_xdp),
                 },
             )
         } else {
@@ -215,8 +220,15 @@ impl Ends {
                 .chain([door])
                 .collect(),
             egress: [kernel_egress, user_egress],
+            wire: chain.to().map(|_| ("entry_link", steps.entry_link)),
             link: distributed.then_some(hook),
         }
+    }
+
+    /// Returns the steps from a last function in `space` to the egress interface.
+    pub(super) fn egress(&self, space: Space) -> Vec<Part> {
+        let egress = self.egress[space as usize];
+        [egress].into_iter().chain(self.wire).collect()
     }
 }
 
@@ -229,7 +241,7 @@ pub(super) fn needs_entry_link(hook: Hook, chain: &ServiceChain, machine: &Machi
         // The driver hands XDP complete frames. Behind XDP, the kernel merges frames (GRO).
         PortKind::Native => hook == Hook::Tcx,
     };
-    may_deliver_super_packets && needs_wire_size(hook, chain)
+    chain.from().is_none() && may_deliver_super_packets && needs_wire_size(hook, chain)
 }
 
 /// Whether the chain needs packets of wire size with whole checksums. XDP programs and user-space
@@ -255,7 +267,7 @@ fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {
     Steps {
         door: cost_ps(&ends.door),
         reach: SPACES.map(|from| SPACES.map(|space| reach(from, space))),
-        leave: ends.egress.map(|part| cost_ps(&[part])),
+        leave: SPACES.map(|space| cost_ps(&ends.egress(space))),
     }
 }
 

@@ -200,6 +200,10 @@ fn kernel_segments(
             }
         } else if let Some(class) = class {
             class.exit()
+        } else if job.chain.to().is_some() {
+            Exit::Wire {
+                ifindex: egress.ifindex,
+            }
         } else {
             Exit::Egress {
                 ifindex: egress.ifindex,
@@ -278,6 +282,7 @@ fn user_chain(job: LayoutJob<'_>, egress: SocketId, internal: Option<SocketId>) 
                 socket,
                 position: segment.positions().end as u8,
             },
+            _ if chain.to().is_some() => UserExit::Wire(egress),
             _ => UserExit::Port(egress),
         },
         // Only the last user segment shapes, because the kernel functions behind it run to

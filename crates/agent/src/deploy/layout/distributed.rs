@@ -187,6 +187,7 @@ fn instance(job: LayoutJob<'_>, position: u8) -> FunctionInstance {
 fn make_sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
     let id = FunctionId {
         run: &parts.run_id,
+        host_prefix: &parts.host_prefix,
         chain: &job.chain.name,
         function: &hop.name,
         spi: job.spi,
