@@ -89,7 +89,8 @@ impl Arrival {
     fn expected(&self, frame: &[u8]) -> (u32, Option<fn(&WireDrops) -> u64>) {
         let (pass, drop) = (Hook::Tcx.pass(), Hook::Tcx.drop());
         let is_to_host = frame[..6] == [0; 6];
-        if !is_to_host && frame[12..14] != [0x89, 0x4f] {
+        let is_to_group = frame[0] & 1 == 1;
+        if !is_to_host && !is_to_group && frame[12..14] != [0x89, 0x4f] {
             return (pass, None);
         }
         let received = match receive(frame) {
