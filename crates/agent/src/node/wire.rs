@@ -307,10 +307,8 @@ pub(crate) fn refresh_exits(parts: &Parts, netlink: &mut Netlink) {
 }
 
 /// Adds the place of the part to an error.
-fn in_part(chain: &ServiceChain, error: ApiError) -> ApiError {
+fn in_part(chain: &ServiceChain, mut error: ApiError) -> ApiError {
     let (place, name) = (&chain.places.part, &chain.name);
-    ApiError {
-        message: format!("{place}: chain `{name}`: spec.part: {}", error.message),
-        ..error
-    }
+    error.message = format!("{place}: chain `{name}`: spec.part: {}", error.message);
+    error
 }
