@@ -24,6 +24,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::lease::Leases;
+use self::query::{AFTER_QUERY, LAST_QUERY, query_number};
 use self::stream::stream_events;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
@@ -32,7 +33,6 @@ use crate::api::{
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
-use self::query::{AFTER_QUERY, LAST_QUERY, query_number};
 
 /// Longest request, bytes: a chain file and the files that it names. The longest route list takes
 /// about 16 MiB.

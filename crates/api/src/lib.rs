@@ -65,9 +65,7 @@ pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};
 pub use myelin_planner::placement::Placement;
-pub use myelin_planner::{
-    BlackBoxSharing, Origin, PartPlan, Plan, ShaperPlace, SharingPlan, Step,
-};
+pub use myelin_planner::{BlackBoxSharing, Origin, PartPlan, Plan, ShaperPlace, SharingPlan, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,

@@ -49,19 +49,17 @@ impl Loader<'_> {
             programs: Vec::with_capacity(segment.functions.len()),
             shared: Arc::clone(shared),
         };
+        let egress = egress_line(lines, config.positions);
         let mut maps = Vec::new();
         let mut exit = match &segment.exit {
             Exit::Egress {
                 ifindex,
                 peer,
                 by_stack,
-            } => {
-                let line = egress_line(lines, config.positions);
-                HopExit::at_egress(hook, *ifindex, (*peer, *by_stack), line)
-            }
+            } => HopExit::at_egress(hook, *ifindex, (*peer, *by_stack), egress),
             Exit::Wire { ifindex } => HopExit::Wire {
                 ifindex: *ifindex,
-                line: egress_line(lines, config.positions),
+                line: egress,
             },
             Exit::Qdisc { .. } | Exit::Departure { .. } => HopExit::Next {
                 slot: loaded.slots.start() + functions,
@@ -80,7 +78,7 @@ impl Loader<'_> {
             let out = HopExit::Out {
                 ifindex,
                 peer: false,
-                line: egress_line(lines, config.positions),
+                line: egress,
             };
             let (counting, line) = (shared.counters.counting(), function_line(lines, last));
             let hop = Hop::new(counting, line, out, fallback_verdict(config, segment));

@@ -30,6 +30,10 @@ pub const LONGEST_HEADER: usize = TUNNEL6_LEN + ENCAPSULATION_LEN;
 /// The time to live with which a frame leaves its first node (RFC 8300, section 2.2).
 pub const FIRST_TTL: u32 = 63;
 
+/// Largest MTU that the headers use. An interface may have a larger one, but a packet with its
+/// headroom must fit into a page for XDP programs and user-space functions.
+pub const LARGEST_MTU: u32 = 3438;
+
 /// The flag of a valid network identifier.
 const VXLAN_FLAGS: u8 = 0x08;
 /// Bytes of an Ethernet header.
@@ -76,7 +80,8 @@ pub fn header_len(tunnel: Option<&Tunnel>) -> usize {
 /// Returns the longest IP packet, without a VLAN tag, that fits into a frame of an interface with
 /// this MTU, bytes. 0 if none fits.
 pub fn remaining_mtu(mtu: u32, tunnel: Option<&Tunnel>) -> u32 {
-    mtu.saturating_sub(header_len(tunnel) as u32)
+    mtu.min(LARGEST_MTU)
+        .saturating_sub(header_len(tunnel) as u32)
 }
 
 impl WireHeader {
@@ -228,5 +233,6 @@ mod tests {
         let v6 = tunnel("2001:db8::1", "2001:db8::2");
         assert_eq!(remaining_mtu(1500, Some(&v6)), 1392);
         assert_eq!(remaining_mtu(100, Some(&v6)), 0);
+        assert_eq!(remaining_mtu(9000, None), 3400);
     }
 }

@@ -29,7 +29,7 @@ fn plan(chain: &ServiceChain, machine: &Machine) -> Plan {
 
 #[test]
 fn a_part_costs_its_two_internal_links_more() {
-    let whole = chain(&["{ name: f, kind: forward, space: kernel }"], "");
+    let whole = chain(&["kind: forward, space: kernel"], "");
     let (whole, part) = (
         plan(&whole, &machine()),
         plan(&middle_part(ETHERNET, ""), &machine()),

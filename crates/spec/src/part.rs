@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use myelin_packet::MacAddr;
 use myelin_packet::meta::MAX_SPI;
+use myelin_packet::wire::Tunnel;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::WorkerSpec;
@@ -109,6 +110,16 @@ pub struct VxlanSpec {
     pub remote: IpAddr,
     /// The VXLAN network identifier, 24 bits.
     pub vni: u32,
+}
+
+impl PeerSpec {
+    /// The tunnel to the neighbour; `None` on the same Ethernet.
+    pub fn tunnel(&self) -> Option<Tunnel> {
+        match self.way {
+            Way::Ethernet(_) => None,
+            Way::Vxlan(VxlanSpec { local, remote, vni }) => Some(Tunnel { local, remote, vni }),
+        }
+    }
 }
 
 impl PartSpec {

@@ -66,6 +66,13 @@ config! {
     }
 }
 
+impl SharingSpec {
+    /// Whether tasks of the core take turns, other than the operating system's.
+    pub fn hands_over(&self) -> bool {
+        self.policy != SharingPolicy::Os
+    }
+}
+
 /// The policy that each parameter belongs to.
 const PARAMETERS: [(&str, SharingPolicy); 4] = [
     ("reads", SharingPolicy::Cooperative),

@@ -14,7 +14,7 @@ use myelin_linux::link::{Link, LinkId};
 use myelin_linux::neighbour;
 use myelin_linux::netlink::Netlink;
 use myelin_packet::MacAddr;
-use myelin_packet::wire::{Tunnel, WireHeader, remaining_mtu};
+use myelin_packet::wire::{LARGEST_MTU, Tunnel, WireHeader, remaining_mtu};
 use myelin_spec::{PartSpec, PeerSpec, ServiceChain, VxlanSpec, Way};
 
 use crate::api::ApiError;
@@ -22,10 +22,6 @@ use crate::node::Parts;
 use crate::node::entry_link::InternalVeth;
 use crate::node::ports::{Port, PortKey, PortLease};
 use crate::pool::{Lease, Pool, lock};
-
-/// Largest MTU of an internal link whose end runs XDP: a packet with its headroom and the kernel's
-/// own data fits in one page.
-const LARGEST_XDP_MTU: u32 = 3500;
 
 /// Longest wait for the neighbour's Ethernet address while a part comes up. The neighbour may come
 /// up later, so this is no error.
@@ -103,7 +99,8 @@ impl Wires {
             Some(to) => {
                 let end = part.end(chain.functions.len()) as u8;
                 let frames = (part.path, u8::MAX - end);
-                let (port, link) = open_exit(parts, frames, to, (egress, ttl.as_ref()))?;
+                let opened = open_exit(parts, frames, to, (egress, ttl.as_ref()));
+                let (port, link) = opened.map_err(|error| in_part(chain, error))?;
                 (port, Some(link))
             }
             None => (open_port(parts, egress)?, None),
@@ -141,19 +138,6 @@ impl Wires {
     }
 }
 
-/// The tunnel to a neighbour.
-pub(crate) fn tunnel_of(peer: &PeerSpec) -> Option<Tunnel> {
-    match peer.way {
-        Way::Ethernet(_) => None,
-        Way::Vxlan(VxlanSpec { local, remote, vni }) => Some(Tunnel { local, remote, vni }),
-    }
-}
-
-/// The longest IP packet that passes a wire over an interface with this MTU.
-pub(crate) fn mtu_of_wire(mtu: u32, peer: &PeerSpec) -> u32 {
-    remaining_mtu(mtu.min(LARGEST_XDP_MTU), tunnel_of(peer).as_ref())
-}
-
 fn open_port(parts: &Parts, link: &Link) -> Result<PortLease, ApiError> {
     let key = PortKey::Interface(link.index);
     let open = || Port::open(&parts.plane, link, None, &parts.journal);
@@ -169,9 +153,9 @@ fn open_arrival(
 ) -> Result<(PortLease, PartArrival, Arc<PartTtl>), ApiError> {
     let name = format!("wire from {path} {index}");
     let open = || {
-        let mtu = link.mtu.min(LARGEST_XDP_MTU);
+        let mtu = link.mtu.min(LARGEST_MTU);
         let made = InternalVeth::make(parts, &name, mtu, false)?;
-        Port::open_behind_wire(parts, made, mtu_of_wire(link.mtu, from))
+        Port::open_behind_wire(parts, made, remaining_mtu(mtu, from.tunnel().as_ref()))
     };
     let port = parts.ports.acquire(&PortKey::FromWire(path, index), open)?;
     let ttl = parts.plane.add_part_ttl().map_err(ApiError::failed)?;
@@ -186,8 +170,14 @@ fn open_arrival(
         },
         near: port.entry_link().map_or(0, |link| link.near),
     };
-    let arrival = interface.door.insert(&frames, &ttl);
-    Ok((port, arrival.map_err(ApiError::failed)?, ttl))
+    let arrival = interface.door.insert(&frames, &ttl).map_err(|error| {
+        let (name, position) = (&interface.name, u8::MAX - index);
+        ApiError::failed(format!(
+            "{error}: another chain may take the frames of path {path} at position {position} from {name}: `myelin ps` lists \
+             the chains"
+        ))
+    });
+    Ok((port, arrival?, ttl))
 }
 
 /// Opens the way of a part's packets to the next node.
@@ -197,13 +187,13 @@ fn open_exit(
     to: &PeerSpec,
     (link, ttl): (&Link, Option<&Arc<PartTtl>>),
 ) -> Result<(PortLease, ResourceGuard), ApiError> {
-    let mtu = link.mtu.min(LARGEST_XDP_MTU);
+    let mtu = link.mtu.min(LARGEST_MTU);
     let name = format!("wire to {path} {index}");
     let InternalVeth { near, far, guard } = InternalVeth::make(parts, &name, mtu, false)?;
     let config = WireExitConfig {
         far: (&far.name, far.index),
         interface: (link.index, mtu),
-        tunnel: tunnel_of(to),
+        tunnel: to.tunnel(),
         ttl,
     };
     let exit = parts.plane.add_wire_exit(&config);
@@ -222,7 +212,14 @@ fn open_exit(
         way.refresh(&mut netlink)?;
     }
     way.exit.attach().map_err(ApiError::failed)?;
-    let open = || Port::open_before_wire(&parts.plane, &near, way, mtu_of_wire(link.mtu, to));
+    let open = || {
+        Port::open_before_wire(
+            &parts.plane,
+            &near,
+            way,
+            remaining_mtu(mtu, to.tunnel().as_ref()),
+        )
+    };
     let port = parts.ports.acquire(&PortKey::ToWire(path, index), open)?;
     Ok((port, guard))
 }
@@ -269,7 +266,7 @@ impl WireWay {
             next_hop,
             path,
             index,
-            tunnel: tunnel_of(&self.to),
+            tunnel: self.to.tunnel(),
         });
         let mut present = lock(&self.header);
         if *present != header {
@@ -310,10 +307,8 @@ pub(crate) fn refresh_exits(parts: &Parts, netlink: &mut Netlink) {
 }
 
 /// Adds the place of the part to an error.
-fn in_part(chain: &ServiceChain, error: ApiError) -> ApiError {
+fn in_part(chain: &ServiceChain, mut error: ApiError) -> ApiError {
     let (place, name) = (&chain.places.part, &chain.name);
-    ApiError {
-        message: format!("{place}: chain `{name}`: spec.part: {}", error.message),
-        ..error
-    }
+    error.message = format!("{place}: chain `{name}`: spec.part: {}", error.message);
+    error
 }

@@ -1,7 +1,7 @@
 //! The wires of a part: the longest packets that fit into frames with the headers between nodes.
 
-use myelin_packet::wire::{Tunnel, header_len, remaining_mtu};
-use myelin_spec::{PeerSpec, ServiceChain, VxlanSpec, Way};
+use myelin_packet::wire::{header_len, remaining_mtu};
+use myelin_spec::{PeerSpec, ServiceChain};
 
 use crate::error::PlanError;
 use crate::machine::Machine;
@@ -23,7 +23,7 @@ pub(super) fn plan(
     let ingress_mtu = machine.ingress_mtu.unwrap_or(DEFAULT_MTU);
     let egress_mtu = machine.egress_mtu.unwrap_or(DEFAULT_MTU);
     let remaining = |peer: Option<&PeerSpec>, key: &str, mtu: u32| {
-        let peer = peer.map(|peer| (peer, tunnel_of(peer)));
+        let peer = peer.map(|peer| (peer, peer.tunnel()));
         let Some((peer, tunnel)) = peer else {
             return Ok(None);
         };
@@ -63,21 +63,14 @@ pub(super) fn plan(
     Ok(Some((planned, warning)))
 }
 
-/// Warns if a part leaves without a shaper, because the next part's policer takes packets that
-/// queues have clustered for excess.
+/// Warns if a part leaves without a shaper, because its queues may cluster packets, and the next
+/// part's bound holds for packets in the profile.
 pub(super) fn warn_of_clusters(plan: &Plan, chain: &ServiceChain) -> Option<String> {
     let is_unshaped = chain.to().is_some() && plan.shaper.is_none();
     let has_profile = !chain.sla.profile().is_unlimited();
     (is_unshaped && has_profile).then(|| {
-        "nothing shapes the part's packets, so they may reach the next node in clusters above the profile; write \
-         `enforce: both`, or give the next part a larger `policingBurst`"
+        "nothing shapes the part's packets, so they may reach the next node in clusters above the profile, for which its \
+         worst case does not hold; write `enforce: both`"
             .to_owned()
     })
-}
-
-fn tunnel_of(peer: &PeerSpec) -> Option<Tunnel> {
-    match peer.way {
-        Way::Ethernet(_) => None,
-        Way::Vxlan(VxlanSpec { local, remote, vni }) => Some(Tunnel { local, remote, vni }),
-    }
 }
