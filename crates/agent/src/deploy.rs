@@ -325,6 +325,7 @@ fn refuse_foreign_objects(
         let chains = &node.chains;
         chains.get(name).is_some()
             || chains.get_waiting(name).is_some()
+            || node.spans.get(name).is_some()
             || node.topologies.get(name).is_some()
     };
     let chains = chains.iter().map(|chain| (&chain.name, &chain.places.name));

@@ -155,7 +155,7 @@ fn streams_pass_two_parts_of_one_agent() {
     let (myelin, ports) = (Myelin::new(), PortPair::new());
     let wire = Wire::new(Way::Ethernet);
     let streams = Streams::between(ports.open_client(), &ports.open_server(), "10.77.0.2:9000");
-    ports.set_mtu(1462);
+    ports.set_host_mtu(1462);
     for (name, functions, spec) in PARTS {
         let file = myelin.write_file(&wire.both_ways(&ports, functions, spec));
         myelin.run_ok(&["up", file.to_str().unwrap()]);

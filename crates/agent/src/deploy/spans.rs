@@ -350,6 +350,8 @@ fn write_parts(
                     files: source.files.clone(),
                 },
                 force,
+                // The whole chain has the lease, and takes its parts down.
+                lease: None,
             },
         })
     };

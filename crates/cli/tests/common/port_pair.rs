@@ -217,7 +217,7 @@ impl PortPair {
     }
 
     /// Sets the MTU of both hosts.
-    pub(crate) fn set_mtu(&self, mtu: u32) {
+    pub(crate) fn set_host_mtu(&self, mtu: u32) {
         for host in [self.client_namespace(), self.server_namespace()] {
             sh(&format!("ip -n {host} link set eth0 mtu {mtu}"));
         }

@@ -66,6 +66,8 @@ impl Record {
                 is_alive: word(first) == 1,
                 turns: word(first + 1),
                 run_ns: word(first + 2),
+                // The preemptor knows neither.
+                wait_ns: 0,
                 empty_reads: 0,
             }
         };
