@@ -55,10 +55,10 @@ if os.fork():
 /// A function that runs a Python program, which begins on a new line. `more` holds further keys of
 /// `config`.
 fn function(name: &str, program: &str, more: &str) -> String {
-    let program: String = program
+    let indented = program
         .lines()
-        .map(|line| format!("            {line}\n"))
-        .collect();
+        .flat_map(|line| ["            ", line, "\n"]);
+    let program: String = indented.collect();
     format!(
         "    - name: {name}
       kind: external
@@ -132,7 +132,7 @@ fn never_answered(probe: &Value) -> u64 {
 /// The children of a process whose command line has these words.
 fn children(parent: &Value, words: &str) -> Vec<Value> {
     let listed = sh(&format!("pgrep -P {parent} -f -- '{words}' || true"));
-    let pids = listed.split_whitespace().map(|pid| pid.parse::<u64>());
+    let pids = listed.split_whitespace().map(str::parse::<u64>);
     pids.map(|pid| pid.expect("pgrep prints numbers").into())
         .collect()
 }

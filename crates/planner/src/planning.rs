@@ -118,15 +118,27 @@ pub(crate) fn plan_with_mapping(
         warnings: Vec::new(),
         costs_origin: costs.origin.clone(),
     };
-    let (shaper, unshaped) = shaping::plan_shaper(&plan, chain)?;
-    plan.shaper = shaper;
-    plan.worker = WorkerPlan::of(&plan, chain, machine);
-    sharing::plan(&mut plan, chain, machine)?;
-    mean::compare_with_contract(&mut plan, chain, costs);
-    plan.warnings.extend(unshaped);
     plan.warnings.extend(part_warning.flatten());
-    plan.warnings.extend(part::warn_of_clusters(&plan, chain));
+    complete(&mut plan, chain, costs, machine)?;
     Ok(plan)
+}
+
+/// Plans what depends on the places of the functions: shaper, worker and its sharing, and the mean
+/// against the contract.
+fn complete(
+    plan: &mut Plan,
+    chain: &ServiceChain,
+    costs: &Costs,
+    machine: &Machine,
+) -> Result<(), PlanError> {
+    let (shaper, unshaped) = shaping::plan_shaper(plan, chain)?;
+    plan.shaper = shaper;
+    plan.worker = WorkerPlan::of(plan, chain, machine);
+    sharing::plan(plan, chain, machine)?;
+    mean::compare_with_contract(plan, chain, costs);
+    plan.warnings.extend(unshaped);
+    plan.warnings.extend(part::warn_of_clusters(plan, chain));
+    Ok(())
 }
 
 fn plan_hops(

@@ -10,7 +10,7 @@ use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
 use crate::part::{PartSpec, PeerSpec};
 use crate::placement::PlacementAlgorithm;
-use crate::sharing::{SHARING, SharingSpec, read_sharing};
+use crate::sharing::{MAX_CORE, SHARING, SharingSpec, read_sharing};
 use crate::sla::Sla;
 
 /// The most functions of a chain. The kernel allows 33 tail calls, which leave room for 32
@@ -296,6 +296,3 @@ config! {
         "sharing" sharing: SharingSpec = SHARING.with_default("os"), from read_sharing;
     }
 }
-
-/// A limit above the number of cores of any machine. When the worker starts, it checks `core`.
-pub(crate) const MAX_CORE: u64 = 4095;

@@ -73,6 +73,9 @@ impl SharingSpec {
     }
 }
 
+/// A limit above the number of cores of any machine. When the worker starts, it checks `core`.
+pub(crate) const MAX_CORE: u64 = 4095;
+
 /// The policy that each parameter belongs to.
 const PARAMETERS: [(&str, SharingPolicy); 4] = [
     ("reads", SharingPolicy::Cooperative),

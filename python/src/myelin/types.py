@@ -50,6 +50,17 @@ class ApiError(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class BlackBoxSharing(Record):
+    """The turns of a black box on its core."""
+    core: int
+    """The core."""
+    function: str
+    """The function."""
+    turns: SharingPlan
+    """The turns."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class BlackBoxStatus(Record):
     """The program of a black box."""
     cpu_s: float
@@ -93,6 +104,15 @@ class Bound(Record):
     """
     servers: list[ServerShare]
     """The servers, in the order of the path."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Bucket(Record):
+    """Rate and burst of one quantity: packets or bits."""
+    burst: int
+    """The burst."""
+    rate: int
+    """The rate per second."""
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
@@ -199,6 +219,8 @@ class ChainStatus(Record):
     """Packets classified to the chain at the front door."""
     packets_out: int
     """Packets that left, except packets that the egress interface lost."""
+    part: Optional[PartStatus] = None
+    """The wires of a part of a chain; absent for a whole chain."""
     plan: Plan
     """The deployed plan."""
     policed: int = 0
@@ -294,6 +316,10 @@ class CoreStatus(Record):
     """Time of all decisions, us."""
     decisions: int
     """Decisions of the policy."""
+    mechanism: Optional[str] = None
+    """How a preemptor gives turns: `flip`, `preempt`, `weights` or `freezer`; null if the workers
+    hand over.
+    """
     policy: str
     """The policy that chooses the next worker."""
     switch_us: Optional[float] = None
@@ -926,6 +952,15 @@ class NamedFile(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class NodeAgentStatus(Record):
+    """The agent of a topology's node."""
+    pid: Optional[int] = None
+    """The agent's process number; absent if the agent has ended."""
+    run_dir: str
+    """The agent's run directory."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class OriginKind(Record):
     """Built in: [`StepCosts::default`] and the catalogue."""
     kind: Literal["default"]
@@ -963,6 +998,52 @@ class PacketAccount(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class PartPlan(Record):
+    """The place of a part in its whole chain, and the packets that pass its wires."""
+    first: int
+    """Position of the part's first function in the whole chain."""
+    from_mtu: Optional[int] = None
+    """Longest IP packet in a frame of the previous node, bytes; absent in the first part."""
+    length: int
+    """Number of functions of the whole chain."""
+    path: int
+    """Service path identifier of the whole chain."""
+    to_mtu: Optional[int] = None
+    """Longest IP packet in a frame to the next node, bytes; absent in the last part."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class PartStatus(Record):
+    """The wires of a part to the nodes of the previous and the next part. Counts since the part came
+    up.
+    """
+    expired: int
+    """Frames with NSH at the end of their time to live."""
+    foreign: int
+    """Frames with NSH that do not come from the part's neighbour."""
+    malformed: int
+    """Frames with NSH whose headers no node writes so. These and the next counts are of the part's
+    interfaces, for all parts there. The frames are not in `packets_in`.
+    """
+    received: Optional[int] = None
+    """Packets that arrived from the previous node; absent in the first part."""
+    sent: Optional[int] = None
+    """Packets that left to the next node; absent in the last part."""
+    stamped: int
+    """Of the received packets: those with a stamp of this machine's clock. Their sojourn begins
+    where they entered the whole chain, that of all others where they entered this part.
+    """
+    too_long: int
+    """Packets that are, with the headers between nodes, too long for the interface to the next node.
+    The account counts them as lost at the egress, like the next ones.
+    """
+    unknown: int
+    """Frames with NSH of a path, or with an index, that no part here has."""
+    unresolved: int
+    """Packets for a node whose Ethernet address is unknown."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class Plan(Record):
     """The plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one
     direction.
@@ -973,6 +1054,8 @@ class Plan(Record):
     """Whether admission refused the chain and the user deployed it with `--force`. The chain then
     has no guarantee.
     """
+    black_box_sharing: list[BlackBoxSharing] = field(default_factory=list)
+    """How black boxes share their cores, for each one that takes turns."""
     bound: Optional[Bound] = None
     """The worst case of policed traffic."""
     chain: str
@@ -1011,6 +1094,10 @@ class Plan(Record):
     """User functions with their own process besides the worker, in mapping `pipeline`."""
     owner: str
     """The chain's owner."""
+    part: Optional[PartPlan] = None
+    """The part of a chain over several nodes; absent for a whole chain."""
+    policing: Optional[Profile] = None
+    """The profile that the policer at the front door enforces; absent without a policer."""
     ports: Optional[Ports] = None
     """The interfaces or devices that the chain file names; absent if Myelin makes end hosts."""
     predicted_ns: float
@@ -1039,6 +1126,8 @@ class Plan(Record):
     """Warnings for the user."""
     wire_size: bool = False
     """Whether the chain needs packets of wire size with whole checksums."""
+    worker: Optional[WorkerPlan] = None
+    """The worker of the user functions; absent without user functions."""
     worst_case_note: str
     """Delays that the prediction does not include."""
 
@@ -1128,6 +1217,17 @@ class ProcessUse(Record):
     """The caller's name for it."""
     pid: int
     """Process number."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class Profile(Record):
+    """The profile of a chain: in packets, in bits, or in both. Without a bucket, all traffic
+    conforms.
+    """
+    bits: Optional[Bucket] = None
+    """The bucket of bits."""
+    packets: Optional[Bucket] = None
+    """The bucket of packets."""
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
@@ -1318,12 +1418,15 @@ class ShaperStatus(Record):
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class SharingPlan(Record):
-    """The turns of a chain's worker on its core."""
-    core: int
-    """The core."""
+    """The turns of a chain's worker or of one of its black boxes on their core."""
     longest_turn_ns: Optional[int] = None
     """Longest turn of one of the chain's processes while others have packets, ns, at the predicted
-    cost of a packet; absent if it depends on the deadlines of packets.
+    cost of a packet; absent if it depends on the deadlines of packets, or on the unknown cost of
+    a black box.
+    """
+    mechanism: SharingMechanism = 'auto'
+    """How the core goes from one task to the next. `auto`: the workers hand it over. If the kernel
+    refuses real-time priorities, `sharing.mechanism: auto` becomes `weights` at deployment.
     """
     policy: SharingPolicy
     """The policy that chooses the next worker."""
@@ -1576,6 +1679,66 @@ class SojournStatus(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SpanPart(Record):
+    """A part of a chain over nodes. All figures are those of its node: times of different nodes are
+    not compared.
+    """
+    bound_ns: Optional[int] = None
+    """The worst-case delay of the part, ns."""
+    drops: int
+    """Packets that functions and shaper dropped."""
+    functions: list[str]
+    """The names of the functions."""
+    node: str
+    """The node."""
+    packets_in: int
+    """Packets that entered the part."""
+    packets_out: int
+    """Packets that left the part."""
+    part: str
+    """The name of the part on its node: `myelin --node NODE ps PART`."""
+    sojourn: Optional[SojournStatus] = None
+    """The sojourn in the part."""
+    state: Optional[ChainState] = None
+    """The state; absent if the node has lost the part."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SpanStatus(Record):
+    """A running chain over nodes: the whole, and the part that each node holds."""
+    bound_ns: Optional[int] = None
+    """The worst-case delay of the whole, ns: of the parts and of the links between them. Absent if a
+    part has no bound.
+    """
+    chain: str
+    """The chain's name."""
+    generation: int
+    """The generation: 0 for a new chain, one more with each change."""
+    latency_ns: Optional[int] = None
+    """The latency of the contract, ns."""
+    links_ns: int
+    """The longest delay of the links between the parts, ns."""
+    owner: str
+    """The chain's owner."""
+    packets_in: int
+    """Packets that entered the first part."""
+    packets_out: int
+    """Packets that left the last part."""
+    parts: list[SpanPart]
+    """The parts, in the order of the chain."""
+    path: int
+    """The service path identifier of the whole."""
+    state: ChainState
+    """`active` if all parts are active, else the state of the first part that is not; `failed` if a
+    node has lost its part.
+    """
+    topology: str
+    """The topology of the nodes."""
+    up_s: float
+    """Time since the chain came up, s."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class Stall(Record):
     """The stalls of a core, as seen by a thread that only reads the clock."""
     gaps: int
@@ -1703,6 +1866,8 @@ class TaskStatus(Record):
     """Time of these turns, us."""
     turns: int
     """Turns that have ended."""
+    wait_us: float = 0.0
+    """Time in which packets waited for the worker's turn, us."""
     worker: str
     """The process, as in its command line."""
 
@@ -1753,15 +1918,19 @@ class TopologyEnd(Record):
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class TopologyHost(Record):
-    """A host of a topology."""
+    """A host or node of a topology."""
     addresses: list[str]
     """The addresses of `eth0`, each with its prefix length."""
+    agent: Optional[NodeAgentStatus] = None
+    """The agent of a running node."""
     cgroup: Optional[str] = None
     """The control group of a host with limits, below each hierarchy's root."""
     cpu_millicores: Optional[int] = None
     """The limit of processor time, thousandths of a core."""
     cpus: list[int]
     """The cores of the host's programs; empty: all cores."""
+    is_node: bool = False
+    """Whether the host is a node: it runs an agent."""
     memory_bytes: Optional[int] = None
     """The limit of memory, bytes."""
     name: str
@@ -1793,7 +1962,7 @@ class TopologyStatus(Record):
     delay_line: Optional[DelayLineStatus] = None
     """The delay line; `None`: no link has had delay, rate or loss."""
     hosts: list[TopologyHost]
-    """The hosts, in the order of the file."""
+    """The hosts, in the order of the file, then the nodes."""
     links: list[TopologyLink]
     """The links, in the order of the file."""
     made_ms: Optional[float] = None
@@ -1842,6 +2011,22 @@ class UpRequest(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class WorkerPlan(Record):
+    """The worker that runs a chain's user functions. Chains with the same owner and circuit share
+    it.
+    """
+    circuit: str
+    """What the worker serves: the chain that makes the end hosts, also for its reverse chain; both
+    DPDK devices, sorted; `super-packets`; empty for all other named interfaces. In mapping
+    `distributed` the chain and a dot, to which each function's worker adds the function.
+    """
+    core: int
+    """The core."""
+    owner: str
+    """The owner."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class WorkerStatus(Record):
     """A worker process."""
     cpu_s: float
@@ -1875,8 +2060,9 @@ OnFailure = Literal["pass", "drop"]
 Origin = Union[OriginKind, OriginDate]
 PortDriver = Literal["kernel", "dpdk"]
 ShaperPlace = Literal["worker", "qdisc"]
-SharingPolicy = Literal["os", "cooperative", "round-robin", "unis", "deadline"]
-SlaCause = Literal["overload", "steal", "neighbour", "function", "link", "failure", "core", "unknown"]
+SharingMechanism = Literal["auto", "flip", "preempt", "weights", "freezer"]
+SharingPolicy = Literal["os", "cooperative", "round-robin", "unis", "deadline", "auto"]
+SlaCause = Literal["overload", "steal", "neighbour", "sharing", "function", "link", "failure", "core", "unknown"]
 SlaState = Literal["no_contract", "kept", "violated"]
 SlaTerm = Literal["core", "latency", "loss"]
 Space = Literal["kernel", "user"]

@@ -23,6 +23,11 @@ pub(crate) fn create_group(path: &str, limits: &Limits) -> Result<Cgroup> {
     Cgroup::create(path, limits)
 }
 
+/// Limits the processes of a group to these cores.
+pub(crate) fn set_cores(group: &mut Cgroup, cores: &[u32]) -> Result<()> {
+    group.set_cores(cores)
+}
+
 /// Limits the wake-up time of all cores, until the drop of the value.
 pub(crate) fn limit_wake_up(limit_us: u32) -> Result<CpuLatency> {
     pm_qos::idle_driver()?;

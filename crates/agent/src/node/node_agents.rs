@@ -9,12 +9,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use myelin_emulator::{Network, NetworkHost};
-use myelin_linux::cgroup::{Cgroup, Limits};
+use myelin_linux::cgroup::Limits;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, Signal, command_in_network};
 
 use crate::api::{ApiError, Client, NodeAgentStatus, RunDir};
+use crate::control::actuator;
 use crate::node::Parts;
 use crate::pool::lock;
 
@@ -211,10 +212,10 @@ fn start(
     let recorded = recorded.map_err(|error| failed(&error))?;
     std::fs::create_dir_all(run_dir.path()).map_err(|error| failed(&error))?;
     let log = File::create(run_dir.log()).map_err(|error| failed(&error))?;
-    let programs = Cgroup::create(&programs_of(group), &Limits::default());
+    let programs = actuator::create_group(&programs_of(group), &Limits::default());
     let mut programs = programs.map_err(|error| failed(&error))?;
     if !cpus.is_empty() {
-        programs.set_cores(cpus).map_err(|error| failed(&error))?;
+        actuator::set_cores(&mut programs, cpus).map_err(|error| failed(&error))?;
     }
     let netns = Netns::open(&host.netns).map_err(|error| failed(&error))?;
     let command = command_in_network(&netns, &parts.program);

@@ -1,8 +1,7 @@
 //! `external`: any program as a function, a black box.
 
 use super::prelude::*;
-use crate::chain::MAX_CORE;
-use crate::sharing::{SHARING, SharingPolicy, SharingSpec, read_sharing};
+use crate::sharing::{MAX_CORE, SHARING, SharingPolicy, SharingSpec, read_sharing};
 use std::collections::BTreeMap;
 
 /// The interface in a black box's namespace where packets arrive.

@@ -96,6 +96,7 @@ mod tests {
             is_alive: true,
             turns,
             run_ns: 7 * turns,
+            wait_ns: 0,
             empty_reads: 0,
         };
         let stats = CoreStats {
