@@ -254,7 +254,8 @@ fn datagrams_pass_two_agents_on_ethernet_and_in_vxlan() {
             receive_datagrams(&server, &format!("{way:?}"));
             nodes.wait_for_count(0, "sent", 30);
             nodes.wait_for_count(1, "received", 30);
-            // Both nodes have one kernel, so the last part's sojourn is that of the whole chain.
+            // Both nodes have one kernel, so the last part's sojourn is that of the whole chain. A
+            // worker reads the clock after it has sent, so only kernel functions show it.
             nodes.wait_for_count(1, "stamped", 30);
             let median = |myelin: &Myelin, part: &str| {
                 let status = myelin.read_status(part);
@@ -262,7 +263,10 @@ fn datagrams_pass_two_agents_on_ethernet_and_in_vxlan() {
                 status["sojourn"]["p50_us"].as_f64().unwrap()
             };
             let (first, whole) = (median(&nodes.first, "c1"), median(&nodes.second, "c2"));
-            assert!(whole > first, "{way:?}: {first} us, then {whole} us");
+            assert!(
+                whole >= first || functions == USER,
+                "{way:?}: {first} us, then {whole} us"
+            );
             let shown = nodes.second.run_ok(&["ps", &nodes.second.chain_name("c2")]);
             assert!(
                 shown.contains("30 received from the previous node"),

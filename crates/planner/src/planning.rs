@@ -118,8 +118,8 @@ pub(crate) fn plan_with_mapping(
         warnings: Vec::new(),
         costs_origin: costs.origin.clone(),
     };
-    plan.warnings.extend(part_warning.flatten());
     complete(&mut plan, chain, costs, machine)?;
+    plan.warnings.extend(part_warning.flatten());
     Ok(plan)
 }
 
