@@ -279,7 +279,7 @@ impl ProbeTarget {
             deadline: deadline(options),
             forward_key: self.keys.0,
             reply_key: self.keys.1,
-            cores: choose_cores(mode),
+            cores: choose_cores(mode, &self.chain),
             rtt_bound: sla.round_trip_ns.map(Duration::from_nanos),
             forward_bound: sla.latency_ns.map(Duration::from_nanos),
             ..Config::new(self.destination())
@@ -300,20 +300,27 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
         .saturating_add(EXTRA_TIME)
 }
 
-/// The client gets core 0; a separate server gets core 1. Workers default to the last core, so on
-/// two cores an inline probe shares no core with a worker.
-fn choose_cores(mode: Mode) -> Option<Cores> {
+/// The client gets core 0; a separate server gets the next core without black boxes that take turns,
+/// because their real-time priority would starve it. Workers default to the last core, so on two
+/// cores an inline probe shares no core with a worker.
+fn choose_cores(mode: Mode, chain: &ServiceChain) -> Option<Cores> {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    match mode {
-        Mode::Inline => Some(Cores {
-            client: 0,
-            server: 0,
-        }),
-        Mode::Spin | Mode::Blocking => (usable > 1).then_some(Cores {
-            client: 0,
-            server: 1,
-        }),
-    }
+    let has_turns = |core: usize| {
+        let mut configs = chain.functions.iter().map(|function| &function.config);
+        configs.any(|config| {
+            config.own_core().is_some_and(|config| {
+                config.sharing.hands_over() && config.core == u32::try_from(core).ok()
+            })
+        })
+    };
+    let free = (1..usable).find(|core| !has_turns(*core));
+    let server = match mode {
+        Mode::Inline => 0,
+        _ if usable == 1 => return None,
+        Mode::Spin => free.unwrap_or(1),
+        Mode::Blocking => free.unwrap_or(0),
+    };
+    Some(Cores { client: 0, server })
 }
 
 /// The XOR of all keys that the chain's functions apply to a payload byte.
