@@ -1,6 +1,6 @@
 //! A chain over nodes: its parts, their order, and their undo.
 //!
-//! A *part* is the run of neighbouring functions that one node holds. [`plan`] cuts a chain into
+//! A *part* is the run of neighbouring functions that one node holds. [`plan()`] cuts a chain into
 //! parts and connects them; it is pure. [`deployment`] makes, changes and removes all parts as one.
 //! It knows agents only as somebody who takes a part ([`PartTakers`]).
 
