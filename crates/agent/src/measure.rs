@@ -300,9 +300,9 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
         .saturating_add(EXTRA_TIME)
 }
 
-/// The client gets core 0; a separate server gets the next core without black boxes that take turns,
-/// because their real-time priority would starve it. Workers default to the last core, so on two
-/// cores an inline probe shares no core with a worker.
+/// The client gets core 0. A separate server gets the next core without black boxes that take
+/// turns, because their real-time priority would starve it. Workers default to the last core, so on
+/// two cores an inline probe shares no core with a worker.
 fn choose_cores(mode: Mode, chain: &ServiceChain) -> Option<Cores> {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let has_turns = |core: usize| {
