@@ -97,7 +97,9 @@ pub(crate) fn measure_chain(
             }
             let stage = format!("{name}: {mode}, {payload} B");
             let progress = |done, total| monitor.progress(&stage, done, total);
-            let config = target.probe_config(options, *mode, *payload);
+            let has_turns = |core| engine.node.parts.cores.has_preemptor(core);
+            let cores = choose_cores(*mode, available_cores(), has_turns);
+            let config = target.probe_config(options, (*mode, *payload), cores);
             let control = Control {
                 cancel: Some(monitor.cancelled),
                 progress: Some(&progress),
@@ -267,7 +269,12 @@ impl ProbeTarget {
         )
     }
 
-    fn probe_config(&self, options: &ProbeOptions, mode: Mode, payload: u16) -> Config {
+    fn probe_config(
+        &self,
+        options: &ProbeOptions,
+        (mode, payload): (Mode, u16),
+        cores: Option<Cores>,
+    ) -> Config {
         let sla = &self.chain.sla;
         Config {
             mode,
@@ -279,7 +286,7 @@ impl ProbeTarget {
             deadline: deadline(options),
             forward_key: self.keys.0,
             reply_key: self.keys.1,
-            cores: choose_cores(mode, &self.chain),
+            cores,
             rtt_bound: sla.round_trip_ns.map(Duration::from_nanos),
             forward_bound: sla.latency_ns.map(Duration::from_nanos),
             ..Config::new(self.destination())
@@ -300,20 +307,17 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
         .saturating_add(EXTRA_TIME)
 }
 
-/// The client gets core 0. A separate server gets the next core without black boxes that take
-/// turns, because their real-time priority would starve it. Workers default to the last core, so on
+/// The number of cores that this process may use.
+fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The client gets core 0. A separate server gets the next core without a preemptor, because the
+/// real-time priority of the tasks there would starve it. Workers default to the last core, so on
 /// two cores an inline probe shares no core with a worker.
-fn choose_cores(mode: Mode, chain: &ServiceChain) -> Option<Cores> {
-    let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let has_turns = |core: usize| {
-        let mut configs = chain.functions.iter().map(|function| &function.config);
-        configs.any(|config| {
-            config.own_core().is_some_and(|config| {
-                config.sharing.hands_over() && config.core == u32::try_from(core).ok()
-            })
-        })
-    };
-    let free = (1..usable).find(|core| !has_turns(*core));
+fn choose_cores(mode: Mode, usable: usize, has_preemptor: impl Fn(u32) -> bool) -> Option<Cores> {
+    let is_free = |core: &usize| !u32::try_from(*core).is_ok_and(&has_preemptor);
+    let free = (1..usable).find(is_free);
     let server = match mode {
         Mode::Inline => 0,
         _ if usable == 1 => return None,
@@ -329,4 +333,24 @@ fn payload_key(chain: &ServiceChain) -> u8 {
     functions.fold(0, |key, function| {
         key ^ function.config.effect().payload_key
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_avoids_cores_with_preemptors() {
+        let server = |mode, usable, turns: &[u32]| {
+            choose_cores(mode, usable, |core| turns.contains(&core)).map(|cores| cores.server)
+        };
+        assert_eq!(server(Mode::Blocking, 4, &[]), Some(1));
+        assert_eq!(server(Mode::Blocking, 4, &[1, 2]), Some(3));
+        assert_eq!(server(Mode::Spin, 4, &[1]), Some(2));
+        // No core is free: the client's core for a server that waits, another for one that polls.
+        assert_eq!(server(Mode::Blocking, 2, &[1]), Some(0));
+        assert_eq!(server(Mode::Spin, 2, &[1]), Some(1));
+        assert_eq!(server(Mode::Inline, 4, &[0]), Some(0));
+        assert_eq!(server(Mode::Spin, 1, &[]), None);
+    }
 }

@@ -26,6 +26,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the kernel to end a killed agent.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// Longest wait for the answer to a request that only reads. Requests that change something and
+/// streams take as long as they need.
+const READ_LIMIT: Duration = Duration::from_secs(30);
 /// An agent that a client started stops after this time without a chain.
 const IDLE_EXIT: &str = "60s";
 
@@ -33,15 +36,20 @@ const IDLE_EXIT: &str = "60s";
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     run_dir: RunDir,
+    read_limit: Duration,
 }
 
 impl Client {
     /// Connects to a running agent.
     ///
     /// # Errors
-    /// The agent runs, but its socket refuses this user. Without an agent, the result is
-    /// `Ok(None)`.
+    /// The agent runs, but its socket refuses this user, or it answers nothing. Without an agent,
+    /// the result is `Ok(None)`.
     pub fn connect(run_dir: &RunDir) -> Result<Option<Self>, ApiError> {
+        Self::connect_within(run_dir, READ_LIMIT)
+    }
+
+    fn connect_within(run_dir: &RunDir, read_limit: Duration) -> Result<Option<Self>, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -49,9 +57,15 @@ impl Client {
         let client = Self {
             runtime,
             run_dir: run_dir.clone(),
+            read_limit,
         };
-        match std::os::unix::net::UnixStream::connect(run_dir.socket()) {
-            Ok(_) => Ok(Some(client)),
+        // Fails at once if too many clients wait for the agent.
+        let connected = client
+            .runtime
+            .block_on(UnixStream::connect(run_dir.socket()))
+            .map(drop);
+        match connected {
+            Ok(()) => client.greet().map(|()| Some(client)),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 Err(ApiError::failed(format!(
                     "{}: permission denied: the agent serves root and the group `myelin`; use sudo, or have \
@@ -68,6 +82,34 @@ impl Client {
                 ))),
             },
         }
+    }
+
+    /// Checks that the agent answers, so that no later request waits for a stopped process.
+    fn greet(&self) -> Result<(), ApiError> {
+        let answer = async { Ok(self.send(Method::GET, "/", None::<&()>).await) };
+        // Other errors are those of the next request.
+        let answer = self.runtime.block_on(self.within_limit(answer));
+        answer.map(drop)
+    }
+
+    /// Waits for the answer to a request that only reads.
+    async fn within_limit<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        if let Ok(answer) = tokio::time::timeout(self.read_limit, answer).await {
+            return answer;
+        }
+        let socket = UnixStream::connect(self.run_dir.socket()).await;
+        let peer = socket.and_then(|socket| socket.peer_cred());
+        let pid = peer.ok().and_then(|peer| peer.pid());
+        let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+        Err(ApiError::failed(format!(
+            "the agent (process {pid}) has not answered for {} s: `kill -CONT {pid}` lets a stopped process go on; `kill -KILL {pid}` \
+             and then `myelin down --all` remove one that hangs; its log is {}",
+            self.read_limit.as_secs(),
+            self.run_dir.log().display()
+        )))
     }
 
     /// Connects to a running agent, or starts one.
@@ -236,7 +278,8 @@ impl Client {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        self.call(Method::GET, path, None::<&()>)
+        let answer = self.call_async(Method::GET, path, None::<&()>);
+        self.runtime.block_on(self.within_limit(answer))
     }
 
     fn call<T: DeserializeOwned>(
@@ -245,10 +288,17 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ApiError> {
-        self.runtime.block_on(async {
-            let body = self.request_body(method, path, body).await?;
-            decode(&body.collect().await.map_err(connection_error)?.to_bytes())
-        })
+        self.runtime.block_on(self.call_async(method, path, body))
+    }
+
+    async fn call_async<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ApiError> {
+        let body = self.request_body(method, path, body).await?;
+        decode(&body.collect().await.map_err(connection_error)?.to_bytes())
     }
 
     fn stream(
@@ -386,5 +436,58 @@ fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
             )));
         }
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// An agent that answers this number of requests, then none.
+    fn agent_that_stops_after(answers: usize) -> (tempfile::TempDir, RunDir) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let run_dir = RunDir::resolve(Some(dir.path()));
+        let listener = UnixListener::bind(run_dir.socket()).expect("a socket");
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for socket in listener.incoming() {
+                let mut socket = socket.expect("a client");
+                if kept.len() < 2 * answers {
+                    // The client connects once without a request.
+                    let mut head = [0; 4096];
+                    if socket.read(&mut head).is_ok_and(|bytes| bytes > 0) {
+                        let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+                        socket.write_all(answer).expect("the answer");
+                    }
+                }
+                kept.push(socket);
+            }
+        });
+        (dir, run_dir)
+    }
+
+    fn assert_tells_of_this_process(error: &ApiError) {
+        let text = error.to_string();
+        let remedy = format!("`kill -CONT {}`", std::process::id());
+        assert!(
+            text.contains("has not answered") && text.contains(&remedy),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn no_client_waits_for_ever_for_a_stopped_agent() {
+        let limit = Duration::from_millis(200);
+        let (_dir, run_dir) = agent_that_stops_after(0);
+        let error = Client::connect_within(&run_dir, limit).err();
+        assert_tells_of_this_process(&error.expect("no answer"));
+
+        let (_dir, run_dir) = agent_that_stops_after(1);
+        let client = Client::connect_within(&run_dir, limit).expect("the first answer");
+        let error = client.expect("an agent").list().expect_err("no answer");
+        assert_tells_of_this_process(&error);
     }
 }

@@ -314,19 +314,23 @@ impl Preemptor {
         self.stats.tasks[task].turns += 1;
         self.stats.tasks[task].run_ns += run_ns;
         self.last_run_ns[task] = now_ns;
-        let own = |ring: &usize| self.reader[*ring] == task;
-        let own: Vec<usize> = (0..self.rings.len()).filter(own).collect();
-        let read = own.iter();
-        let read = read.map(|ring| self.rings[*ring].read() - self.turn_start_read[*ring]);
-        let packets: i64 = read.sum();
-        let has_more = own.iter().any(|ring| self.rings[*ring].packets() > 0);
+        let rings = self.rings.iter().zip(&self.turn_start_read);
+        let mut packets = 0;
+        let mut has_more = false;
+        for ((ring, start), reader) in rings.zip(&self.reader) {
+            if *reader == task {
+                packets += ring.read() - start;
+                has_more |= ring.packets() > 0;
+            }
+        }
         if !has_more || packets < TIMED_PACKETS {
             return;
         }
         let cost_ps = run_ns.saturating_mul(1000) / packets.unsigned_abs();
-        for ring in own {
-            let known = &mut self.lanes[ring].cost_ps;
-            *known = (*known * (COST_PARTS - 1) + cost_ps) / COST_PARTS;
+        for (lane, reader) in self.lanes.iter_mut().zip(&self.reader) {
+            if *reader == task {
+                lane.cost_ps = (lane.cost_ps * (COST_PARTS - 1) + cost_ps) / COST_PARTS;
+            }
         }
     }
 

@@ -382,6 +382,12 @@ impl Cores {
         core.start(&live(&mut workers), &self.preemptors)
     }
 
+    /// Whether a preemptor gives turns on the core, or will when a program there has started.
+    pub(crate) fn has_preemptor(&self, number: u32) -> bool {
+        let core = lock(&self.cores).get(&number).map(Arc::clone);
+        core.is_some_and(|core| core.has_preemptor() || core.pauses.load(Ordering::Relaxed) > 0)
+    }
+
     /// Starts preemptors again that have ended.
     pub(crate) fn restart_preemptors(&self) {
         let cores: Vec<_> = lock(&self.cores).values().map(Arc::clone).collect();
