@@ -268,6 +268,62 @@ fn down_all_ends_the_preemptor_of_a_killed_agent() {
     myelin.assert_clean();
 }
 
+/// Deaths at one instant. The others must give the tasks back, if there is one that can.
+#[test]
+fn tasks_are_the_kernels_again_after_several_deaths_and_down_all_leaves_nothing() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.write_file(&two_pollers(
+        "d",
+        "sharing: { policy: unis, mechanism: flip }",
+    ));
+    for (has_preemptor, has_guardian) in [(false, true), (true, false), (false, false)] {
+        let survivors = format!("preemptor {has_preemptor}, guardian {has_guardian}");
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        expect_core(&myelin, 2);
+        let boxes = boxes_of(&myelin, "d");
+        assert_eq!(classes(&boxes), ["FF"]);
+        let agent = Value::from(myelin.read_agent_pid());
+        let (preemptor, guardian) = preemptor(&myelin);
+        match (has_preemptor, has_guardian) {
+            (false, false) => kill_at_once(&[&agent, &preemptor, &guardian]),
+            (false, true) => kill_at_once(&[&agent, &preemptor]),
+            _ => {
+                // Nobody reads the preemptor's messages any more.
+                myelin.kill_agent();
+                kill(&guardian);
+            }
+        }
+        wait_for("the end of agent, preemptor and guardian", || {
+            [&agent, &preemptor, &guardian]
+                .into_iter()
+                .all(|pid| !is_alive(pid))
+        });
+        if has_preemptor || has_guardian {
+            assert_eq!(classes(&boxes), ["TS"], "{survivors}");
+            assert!(
+                can_reach_server(&myelin, "d", 9000, PATIENCE),
+                "{survivors}"
+            );
+        }
+        myelin.run_ok(&["down", "--all"]);
+        wait_for("the end of both programs", || !boxes.iter().any(is_alive));
+        myelin.assert_clean();
+    }
+}
+
+/// Kills processes by one command.
+fn kill_at_once(pids: &[&Value]) {
+    let pids: Vec<_> = pids
+        .iter()
+        .map(|pid| pid.as_u64().filter(|pid| *pid > 1).expect("a process"))
+        .map(|pid| pid.to_string())
+        .collect();
+    sh(&format!("kill -9 {}", pids.join(" ")));
+}
+
 #[test]
 fn programs_that_fork_die_or_never_read_leave_the_core_to_the_others() {
     if skip_unless_root() || skip_without("python3") {

@@ -41,7 +41,7 @@ use myelin_spec::SharingMechanism;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::control::actuator;
-use handshake::{READY, STOP, read_setup};
+use handshake::{READY, STOP, read_setup, report};
 pub(crate) use handshake::{await_ready, stop, tell};
 pub(crate) use record::Record;
 use rings::Ring;
@@ -224,7 +224,7 @@ impl Preemptor {
                     match self.decide(now_ns) {
                         Ok(next_ns) => ask_ns = next_ns,
                         Err(error) => {
-                            eprintln!("the kernel refuses a turn: {error}");
+                            report(format!("the kernel refuses a turn: {error}"));
                             break;
                         }
                     }
@@ -338,7 +338,7 @@ impl Preemptor {
     /// preemptor must end.
     fn look_around(&mut self, now: Instant) -> bool {
         if self.guardian.try_wait().is_ok_and(|ended| ended.is_some()) {
-            eprintln!("the guardian has ended");
+            report("the guardian has ended");
             return false;
         }
         if self.has_agent && self.is_told_to_stop() {
@@ -353,7 +353,7 @@ impl Preemptor {
                     is_gone &= found == Found::Gone;
                 }
                 Err(error) => {
-                    eprintln!("the kernel refuses a state of a task: {error}");
+                    report(format!("the kernel refuses a state of a task: {error}"));
                     return false;
                 }
             }
@@ -371,7 +371,7 @@ impl Preemptor {
             self.grace_until = None;
             let waits = |task: &mut Task| task.set(self.mechanism, State::Waits);
             if let Err(error) = self.tasks.iter_mut().try_for_each(waits) {
-                eprintln!("the kernel refuses a state of a task: {error}");
+                report(format!("the kernel refuses a state of a task: {error}"));
                 return false;
             }
         }

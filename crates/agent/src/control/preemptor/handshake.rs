@@ -1,6 +1,7 @@
 //! How the agent, a preemptor and its guardian talk: a line of JSON to a new process, a line when
 //! it is ready, a line to end it.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
 use std::sync::mpsc;
@@ -64,6 +65,12 @@ pub(crate) fn await_ready(child: &mut Child) -> Result<String, String> {
         "" => "the process ended at once".to_owned(),
         error => error.to_owned(),
     })
+}
+
+/// Writes why the process ends to its standard error. The agent that would read it may be dead, and
+/// the tasks must get back to the kernel then too, so a failure is ignored.
+pub(super) fn report(message: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{message}");
 }
 
 /// Ends a preemptor, which gives its tasks back to the kernel before.

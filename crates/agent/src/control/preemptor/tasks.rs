@@ -9,6 +9,7 @@ use myelin_linux::sched::Policy;
 use myelin_linux::{Error, Result, cgroup, priorities};
 use myelin_spec::SharingMechanism;
 
+use super::handshake::report;
 use super::setup::TaskMembers;
 use crate::control::actuator;
 
@@ -159,7 +160,9 @@ impl Task {
             }
         }
         if let Err(error) = result {
-            eprintln!("cannot give a task back to the kernel's scheduler: {error}");
+            report(format!(
+                "cannot give a task back to the kernel's scheduler: {error}"
+            ));
         }
     }
 }
