@@ -49,7 +49,10 @@ fn answer_request(mut stream: &UnixStream, answer: &str) -> Option<String> {
 fn connect_client(directory: &Path, answer: &'static str) -> (Client, Receiver<String>) {
     let run_dir = RunDir::resolve(Some(directory));
     let heads = start_agent(&run_dir, answer);
-    (Client::connect(&run_dir).unwrap().unwrap(), heads)
+    let client = Client::connect(&run_dir).unwrap().unwrap();
+    // The client asks whether the agent answers at all.
+    assert!(heads.recv().unwrap().starts_with("GET / "));
+    (client, heads)
 }
 
 const NEWER: &str = "HTTP/1.1 200 OK\r\nmyelin-version: 99.1.2\r\ncontent-length: 2\r\n\r\n[]";
