@@ -26,6 +26,7 @@ mod switch_on;
 pub(crate) mod topology;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -397,8 +398,12 @@ fn load_costs_of(node: &Node) -> Result<Costs, ApiError> {
 /// # Errors
 /// The calibration file is not valid.
 pub fn load_costs() -> Result<Costs, ApiError> {
-    let path = calibration_file();
-    match std::fs::read_to_string(&path) {
+    load_costs_from(&calibration_file())
+}
+
+/// As [`load_costs`], of this file.
+pub(crate) fn load_costs_from(path: &Path) -> Result<Costs, ApiError> {
+    match std::fs::read_to_string(path) {
         Ok(text) => Costs::from_json(&text)
             .map_err(|error| ApiError::failed(format!("{}: {error}", path.display()))),
         Err(_) => Ok(Costs::default()),

@@ -308,6 +308,9 @@ pub struct CalibrateRequest {
     pub quick: bool,
     /// File for the result.
     pub file: String,
+    /// Measure only the black boxes of this chain file, and keep the other costs of `file`.
+    #[serde(default)]
+    pub black_boxes: Option<ChainSource>,
 }
 
 /// One line of a streamed answer.

@@ -461,6 +461,7 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
     let calibrate = CalibrateRequest {
         quick: true,
         file: "costs.json".into(),
+        black_boxes: Some(source()),
     };
     check("POST /v2/calibrate", "request", &calibrate);
     let text = TextRequest {

@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod boxes;
 mod common;
+#[path = "shared_core/costs.rs"]
+mod costs;
 
 use boxes::can_reach_server;
 use common::load::{Sender, read_count};

@@ -1,6 +1,7 @@
 //! Measures the costs that `plan` uses. Measures functions and front doors in isolation, and the
 //! steps between functions by round trips through chains that differ in one step.
 
+mod black_box;
 mod bursts;
 mod crossings;
 mod crowd;
@@ -17,6 +18,7 @@ mod worst_case;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use black_box::measure_black_box;
 use crowd::SinglePacketCosts;
 use myelin_api::{ApiError, ChainSource, ChainUp, DownReply};
 use myelin_dataplane::feed;
@@ -137,6 +139,7 @@ pub fn calibrate(
         },
         steps,
         functions,
+        black_boxes: BTreeMap::new(),
         stalls,
         worst_case,
         in_burst: crowd.map(|crowd| crowd.in_burst),

@@ -166,6 +166,10 @@ pub struct Costs {
     pub steps: StepCosts,
     /// Functions by the name of their kind. A missing kind or space has the catalogue's cost.
     pub functions: BTreeMap<String, FunctionCosts>,
+    /// Black boxes by their command line: the time of a packet in a batch, from the ring at
+    /// `ingress` to its sending, alone on a core. Only the turns of black boxes use it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub black_boxes: BTreeMap<String, Cost>,
     /// The stall of each measured core. Other cores have the worst of these stalls.
     #[serde(default)]
     pub stalls: BTreeMap<u32, Stall>,
@@ -268,6 +272,7 @@ impl Default for Costs {
             origin: Origin::Default,
             steps: StepCosts::default(),
             functions: functions.collect(),
+            black_boxes: BTreeMap::new(),
             stalls: BTreeMap::new(),
             worst_case: default_worst_case(),
             in_burst: None,
@@ -365,6 +370,8 @@ impl Costs {
                 .into_iter()
                 .filter_map(move |(space, cost)| Some((format!("{kind} ({space})"), cost?)))
         });
+        let black_boxes = self.black_boxes.iter();
+        let black_boxes = black_boxes.map(|(command, cost)| (format!("`{command}`"), *cost));
         let in_burst = self.in_burst.into_iter().flat_map(|cost| {
             [
                 ("a packet of a burst in the kernel", cost.kernel),
@@ -376,7 +383,7 @@ impl Costs {
         });
         let named = self.steps.iter().chain(in_burst);
         let named = named.map(|(name, cost)| (name.to_owned(), cost));
-        for (name, cost) in named.chain(functions) {
+        for (name, cost) in named.chain(functions).chain(black_boxes) {
             for value_ns in [cost.per_packet_ns, cost.per_byte_ns] {
                 if !(0.0..=MAX_COST_NS).contains(&value_ns) {
                     return Err(CostsError::Figure { name, value_ns });
@@ -519,6 +526,14 @@ mod tests {
             error
                 .to_string()
                 .starts_with("the cost of xor (user) is -1 ns"),
+            "{error}"
+        );
+        let mut costs = Costs::default();
+        let command = "bump {ingress}".to_owned();
+        costs.black_boxes.insert(command, Cost::new(-1.0, 0.0));
+        let error = Costs::from_json(&costs.to_json()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the cost of `bump {ingress}` is -1 ns"),
             "{error}"
         );
     }

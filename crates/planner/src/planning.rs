@@ -134,7 +134,7 @@ fn complete(
     let (shaper, unshaped) = shaping::plan_shaper(plan, chain)?;
     plan.shaper = shaper;
     plan.worker = WorkerPlan::of(plan, chain, machine);
-    sharing::plan(plan, chain, machine)?;
+    sharing::plan(plan, chain, costs, machine)?;
     mean::compare_with_contract(plan, chain, costs);
     plan.warnings.extend(unshaped);
     plan.warnings.extend(part::warn_of_clusters(plan, chain));

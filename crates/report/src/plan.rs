@@ -133,11 +133,15 @@ pub fn summary(plan: &Plan, width: u16) -> String {
     for BlackBoxSharing {
         function,
         core,
+        cost_ns,
         turns,
     } in &plan.black_box_sharing
     {
         let who = describe_turns(&format!("`{function}`"), turns);
-        let text = format!("core {core}, {who}; {}", longest_turn(turns));
+        let cost = cost_ns.map_or(String::new(), |ns| {
+            format!("; a packet took {ns:.0} ns alone on the core")
+        });
+        let text = format!("core {core}, {who}; {}{cost}", longest_turn(turns));
         add_field(&mut out, "sharing", &text, width);
     }
     if let Some(part) = &plan.part {

@@ -54,6 +54,10 @@ class BlackBoxSharing(Record):
     """The turns of a black box on its core."""
     core: int
     """The core."""
+    cost_ns: Optional[float] = None
+    """Measured cost of a packet of [`Plan::frame_bytes`](super::Plan::frame_bytes) in the program,
+    ns, from which the policy starts; absent if `myelin calibrate` has not measured the program.
+    """
     function: str
     """The function."""
     turns: SharingPlan
@@ -118,6 +122,8 @@ class Bucket(Record):
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class CalibrateRequest(Record):
     """Request to measure this machine's costs."""
+    black_boxes: Optional[ChainSource] = None
+    """Measure only the black boxes of this chain file, and keep the other costs of `file`."""
     file: str
     """File for the result."""
     quick: bool
@@ -376,6 +382,10 @@ class Cost(Record):
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class Costs(Record):
     """All costs for the planner."""
+    black_boxes: dict[str, Cost] = field(default_factory=dict)
+    """Black boxes by their command line: the time of a packet in a batch, from the ring at `ingress`
+    to its sending, alone on a core. Only the turns of black boxes use it.
+    """
     functions: dict[str, FunctionCosts]
     """Functions by the name of their kind. A missing kind or space has the catalogue's cost."""
     in_burst: Optional[InBurst] = None

@@ -57,7 +57,7 @@ const IDLE_TICKS: u32 = 4;
 /// A task without packets gets a turn of one look after this time, ns: programs also have other
 /// work, such as signals, timers and requests.
 const LONGEST_ABSENCE_NS: u64 = 20_000_000;
-/// Cost of a packet before a turn is timed, ps.
+/// Cost of a packet that nobody has measured, before a turn is timed, ps.
 const FIRST_COST_PS: u64 = 1_000_000;
 /// Least packets of a turn that is timed.
 const TIMED_PACKETS: i64 = 32;
@@ -151,6 +151,10 @@ impl Preemptor {
             capacities: lanes.iter().map(|(_, lane)| lane.capacity).collect(),
         };
         let reader = lanes.iter().map(|(task, _)| *task).collect();
+        let first_costs = lanes.iter().map(|(_, lane)| LaneState {
+            cost_ps: lane.cost_ps.unwrap_or(FIRST_COST_PS),
+        });
+        let first_costs = first_costs.collect();
         let policy = policy.policy(shared);
         let policy = policy.ok_or("the description of the shared core is inconsistent")?;
         let members: Vec<TaskMembers> = task_setups.into_iter().map(|task| task.members).collect();
@@ -174,12 +178,7 @@ impl Preemptor {
             alive: tasks.iter().map(Task::is_alive).collect(),
             tasks,
             seen: vec![RingState::EMPTY; rings.len()],
-            lanes: vec![
-                LaneState {
-                    cost_ps: FIRST_COST_PS
-                };
-                rings.len()
-            ],
+            lanes: first_costs,
             turn_start_read: vec![0; rings.len()],
             rings,
             reader,

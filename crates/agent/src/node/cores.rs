@@ -51,6 +51,8 @@ pub(crate) struct BlackBoxTask {
     pub(crate) left: [u32; 2],
     /// Packets for which the program has room.
     pub(crate) capacity: u32,
+    /// Measured cost of a packet, ps.
+    pub(crate) cost_ps: Option<u64>,
     /// Whether the group has a CPU quota.
     pub(crate) has_quota: bool,
 }

@@ -113,9 +113,11 @@ fn describe_tasks(members: &[TurnMember], fds: &mut Vec<OwnedFd>) -> io::Result<
     let mut places = Vec::new();
     for member in members {
         let mut lanes = Vec::new();
+        let mut cost_ps = None;
         let members = match &member.kind {
             MemberKind::BlackBox(black_box) => {
                 places.push(Some(black_box.place));
+                cost_ps = black_box.cost_ps;
                 lanes.push((
                     RingSetup::Counted {
                         entered: black_box.entered,
@@ -139,6 +141,7 @@ fn describe_tasks(members: &[TurnMember], fds: &mut Vec<OwnedFd>) -> io::Result<
             ring,
             capacity,
             egress: None,
+            cost_ps,
             budget_ns: member.budget_ns,
         };
         tasks.push(TaskSetup {

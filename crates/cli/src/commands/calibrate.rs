@@ -1,23 +1,31 @@
 //! `myelin calibrate`: measures the costs of this machine and keeps them.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, CalibrateRequest, Client, Event, RunDir, calibration_file};
+use myelin_api::{
+    ApiError, CalibrateRequest, ChainSource, Client, Event, RunDir, calibration_file,
+};
 use myelin_planner::{Cost, Costs, Stall};
 use myelin_report::terminal::Column;
+use myelin_spec::FunctionSpec;
 
 use crate::output::{self, Progress};
+use crate::source;
 
 /// Arguments of `myelin calibrate`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  sudo myelin calibrate            half a minute\n  \
-                  sudo myelin calibrate --quick -v  with each cost\n\n\
+                  sudo myelin calibrate --quick -v  with each cost\n  \
+                  sudo myelin calibrate FILE       the black boxes of a chain file\n\n\
                   Measures the costs of functions (BPF_PROG_TEST_RUN, worker loop) and of changes between\n\
                   kernel and user space (probes over emulated end hosts). `plan` and admission read them from\n\
                   /var/lib/myelin/calibration.json, or from the file in MYELIN_CALIBRATION."
 )]
 pub(crate) struct Arguments {
+    /// Measure only the black boxes (`kind: external`) of this chain file, each alone on its core.
+    file: Option<PathBuf>,
     /// Fewer rounds: seconds instead of about half a minute.
     #[arg(long)]
     quick: bool,
@@ -31,11 +39,14 @@ pub(crate) struct Arguments {
 
 /// Measures and prints the costs.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let black_boxes = arguments.file.as_deref().map(source::read).transpose()?;
+    let own_boxes = black_boxes.as_ref().map(find_boxes).transpose()?;
     let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
     let request = CalibrateRequest {
         quick: arguments.quick,
         // The agent's environment may differ from that of this client.
         file: calibration_file().display().to_string(),
+        black_boxes,
     };
     let mut progress = Progress::new();
     let mut costs = None;
@@ -49,6 +60,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let costs = costs.ok_or_else(|| ApiError::failed("the agent sent no costs"))?;
     if arguments.json {
         output::print_json(&costs)?;
+    } else if let Some(own_boxes) = own_boxes {
+        println!("{}", format_box_costs(&costs, &own_boxes));
+        return Ok(ExitCode::SUCCESS);
     } else {
         println!("{}", format_summary(&costs, &request.file));
         if arguments.verbose {
@@ -59,6 +73,32 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         output::warn(&warning);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name and the command of each black box of a file.
+fn find_boxes(source: &ChainSource) -> Result<Vec<(String, String)>, ApiError> {
+    let objects = source.parse_objects()?;
+    let functions = objects.chains.iter().flat_map(|chain| &chain.functions);
+    let command = |function: &FunctionSpec| {
+        let config = function.config.own_core()?;
+        Some((function.name.clone(), config.command_text()))
+    };
+    Ok(functions.filter_map(command).collect())
+}
+
+/// Formats the cost of a packet in each black box.
+fn format_box_costs(costs: &Costs, boxes: &[(String, String)]) -> String {
+    let mut table = output::new_table(["black box", ">ns a packet", ">ns a byte"]);
+    for (name, command) in boxes {
+        if let Some(cost) = costs.black_boxes.get(command) {
+            table.add_row([
+                name.clone(),
+                format!("{:.1}", cost.per_packet_ns),
+                format!("{:.4}", cost.per_byte_ns),
+            ]);
+        }
+    }
+    table.trim_fmt()
 }
 
 /// Formats the name of the cost file, the figures that bound a delay, and the stalls of the cores.

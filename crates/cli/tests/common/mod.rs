@@ -172,6 +172,11 @@ impl Myelin {
             .collect()
     }
 
+    /// The calibration file of this instance.
+    pub(crate) fn calibration(&self) -> PathBuf {
+        self.directory.path().join("calibration.json")
+    }
+
     /// Prepares a `myelin` command for this instance.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         self.record_links();
@@ -179,10 +184,7 @@ impl Myelin {
         command
             .args(arguments)
             .env("MYELIN_RUN_DIR", self.run_dir())
-            .env(
-                "MYELIN_CALIBRATION",
-                self.directory.path().join("calibration.json"),
-            )
+            .env("MYELIN_CALIBRATION", self.calibration())
             .stdin(Stdio::null());
         command
     }

@@ -8,12 +8,16 @@
 use std::time::Duration;
 
 use myelin_api::ApiError;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
 use myelin_linux::packet_socket::PacketSender;
 
-use super::{FRAMES, Result, median};
+use super::{FRAMES, Result, frame, median};
 use crate::clock::now_ns;
 use crate::stall::CoreBlocker;
 
+/// The destination port of the measured frame.
+pub(super) const FIRST_PORT: u16 = 9000;
 /// Number of packets of a short and of a long burst. A link's ring holds 256 packets.
 const BURSTS: [usize; 2] = [32, 224];
 /// Number of bursts of each length and frame in a round.
@@ -44,11 +48,29 @@ struct FrameSamples {
     worked_ns: [Vec<f64>; BURSTS.len()],
 }
 
-/// Samples of the rounds so far, by frame.
-#[derive(Debug, Clone, Default)]
-pub(super) struct BurstSamples([FrameSamples; FRAMES.len()]);
+/// Samples of the rounds so far.
+#[derive(Debug, Clone)]
+pub(super) struct BurstSamples {
+    /// Number of packets of a short and of a long burst.
+    bursts: [usize; BURSTS.len()],
+    by_frame: [FrameSamples; FRAMES.len()],
+}
+
+impl Default for BurstSamples {
+    fn default() -> Self {
+        Self::of_bursts(BURSTS)
+    }
+}
 
 impl BurstSamples {
+    /// Starts without samples, with bursts of these numbers of packets, the shorter first.
+    pub(super) fn of_bursts(bursts: [usize; BURSTS.len()]) -> Self {
+        Self {
+            bursts,
+            by_frame: <[FrameSamples; FRAMES.len()]>::default(),
+        }
+    }
+
     /// Measures one more round. The caller's thread must run on another core than the blocked core.
     /// `arrived` counts the packets at the far end.
     pub(super) fn measure_round(
@@ -58,8 +80,8 @@ impl BurstSamples {
         arrived: &mut dyn FnMut() -> Result<u64>,
     ) -> Result<()> {
         for _ in 0..REPEAT {
-            for (senders, figures) in senders.iter().zip(&mut self.0) {
-                for (packets, worked_ns) in BURSTS.into_iter().zip(&mut figures.worked_ns) {
+            for (senders, figures) in senders.iter().zip(&mut self.by_frame) {
+                for (packets, worked_ns) in self.bursts.into_iter().zip(&mut figures.worked_ns) {
                     let before = arrived()?;
                     blocker.block()?;
                     let sent_ns = send(senders, packets);
@@ -80,33 +102,38 @@ impl BurstSamples {
         Ok(())
     }
 
+    /// Whether a burst of each length and frame has arrived completely.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut worked_ns = self.by_frame.iter().flat_map(|figures| &figures.worked_ns);
+        !worked_ns.any(Vec::is_empty)
+    }
+
     /// Computes the costs from all rounds.
     ///
     /// # Errors
     /// No burst of one length arrived completely.
     pub(super) fn compute_costs(self) -> Result<BurstCosts> {
-        let mut worked_ns = self.0.iter().flat_map(|figures| &figures.worked_ns);
-        if worked_ns.any(Vec::is_empty) {
+        if !self.is_complete() {
             return Err(ApiError::failed(
                 "no burst arrived completely through a chain; `myelin doctor` may show the cause",
             )
             .into());
         }
-        let extra_packets = (BURSTS[1] - BURSTS[0]) as f64;
+        let extra_packets = (self.bursts[1] - self.bursts[0]) as f64;
         // The slowest burst of all rounds shows the rarest gap. The slowest burst of each round
         // shows how much bursts usually differ.
-        let slowest_ns = self.0.each_ref().map(|figures| {
+        let slowest_ns = self.by_frame.each_ref().map(|figures| {
             let long_ns = &figures.worked_ns[1];
             let rounds = long_ns.chunks(REPEAT);
             let slowest = rounds.map(|round| round.iter().copied().fold(0.0, f64::max));
             (median(slowest.collect()), median(long_ns.clone()))
         });
-        let each_ns = self.0.each_ref().map(|figures| {
+        let each_ns = self.by_frame.each_ref().map(|figures| {
             let [short_ns, long_ns] = figures.worked_ns.each_ref().map(|ns| median(ns.clone()));
             (long_ns - short_ns) / extra_packets
         });
         Ok(BurstCosts {
-            sent_ns: self.0.map(|figures| median(figures.sent_ns)),
+            sent_ns: self.by_frame.map(|figures| median(figures.sent_ns)),
             each_ns,
             slowest_ns,
         })
@@ -137,6 +164,40 @@ fn send(senders: &[PacketSender], packets: usize) -> Result<u64> {
     Ok(now_ns() - start_ns)
 }
 
+/// Makes one sender for each frame and port.
+pub(super) fn create_senders(
+    client: &Netns,
+    mac: Option<[u8; 6]>,
+    ports: &[u16],
+) -> Result<Senders> {
+    let create = |bytes: usize| {
+        client.enter(|| {
+            let link = Netlink::open()?.link("eth0")?.id().index;
+            let frames = ports.iter().map(|port| make_frame_to(bytes, *port, mac));
+            frames
+                .map(|frame| PacketSender::new(link, &frame))
+                .collect::<myelin_linux::Result<_>>()
+        })?
+    };
+    let [short, long] = FRAMES.map(create);
+    Ok([short?, long?])
+}
+
+/// Makes the measured frame with another port. Also changes the frame's last word, so the checksum
+/// stays valid.
+fn make_frame_to(bytes: usize, port: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
+    let mut frame = frame(bytes);
+    if let Some(mac) = mac {
+        frame[..6].copy_from_slice(&mac);
+    }
+    let difference = port - FIRST_PORT;
+    let last = bytes - 2;
+    for (offset, word) in [(36, port), (last, 0x5555 - difference)] {
+        frame[offset..offset + 2].copy_from_slice(&word.to_be_bytes());
+    }
+    frame
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,7 +215,11 @@ mod tests {
         let long_ns = &mut slow.worked_ns[1];
         long_ns.iter_mut().step_by(REPEAT).for_each(|ns| *ns *= 2.0);
         long_ns[3] *= 30.0;
-        let bursts = BurstSamples([figures(), slow]).compute_costs().unwrap();
+        let samples = BurstSamples {
+            by_frame: [figures(), slow],
+            ..BurstSamples::default()
+        };
+        let bursts = samples.compute_costs().unwrap();
         assert!(bursts.each_ns.iter().all(|ns| (ns - 700.0).abs() < 1e-6));
         assert!(bursts.sent_ns.iter().all(|ns| (ns - 800.0).abs() < 1e-9));
         let times = bursts.slowest_ns.map(|(slow, middle)| slow / middle);
@@ -169,5 +234,20 @@ mod tests {
     fn missing_bursts_are_an_error() {
         let error = BurstSamples::default().compute_costs().err().unwrap();
         assert!(error.to_string().contains("doctor"), "{error}");
+    }
+
+    #[test]
+    fn frames_to_other_ports_are_valid() {
+        for bytes in FRAMES {
+            for port in [FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 16] {
+                let frame = make_frame_to(bytes, port, None);
+                let headers = myelin_packet::parse(&frame).expect("parses");
+                assert_eq!(
+                    myelin_packet::checksum::l4_is_valid(&frame, &headers),
+                    Some(true)
+                );
+                assert_eq!(frame[36..38], port.to_be_bytes());
+            }
+        }
     }
 }

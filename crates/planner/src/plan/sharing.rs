@@ -22,13 +22,17 @@ pub struct SharingPlan {
 }
 
 /// The turns of a black box on its core.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlackBoxSharing {
     /// The function.
     pub function: String,
     /// The core.
     pub core: u32,
+    /// Measured cost of a packet of [`Plan::frame_bytes`](super::Plan::frame_bytes) in the program,
+    /// ns, from which the policy starts; absent if `myelin calibrate` has not measured the program.
+    #[serde(default)]
+    pub cost_ns: Option<f64>,
     /// The turns.
     pub turns: SharingPlan,
 }

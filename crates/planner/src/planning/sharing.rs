@@ -6,6 +6,7 @@ use myelin_spec::{
 };
 
 use crate::admission::RING;
+use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{BlackBoxSharing, Hop, Plan, SharingPlan};
@@ -20,9 +21,10 @@ const MILLION: u64 = 1_000_000;
 pub(super) fn plan(
     plan: &mut Plan,
     chain: &ServiceChain,
+    costs: &Costs,
     machine: &Machine,
 ) -> Result<(), PlanError> {
-    plan.black_box_sharing = plan_black_boxes(chain, machine)?;
+    plan.black_box_sharing = plan_black_boxes(chain, (costs, plan.frame_bytes), machine)?;
     plan.sharing = plan_worker(plan, chain)?;
     check_agreement(plan, chain)
 }
@@ -60,6 +62,7 @@ fn plan_worker(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>,
 /// A black box has a CPU quota, with which its mechanism does not work.
 fn plan_black_boxes(
     chain: &ServiceChain,
+    (costs, frame_bytes): (&Costs, u64),
     machine: &Machine,
 ) -> Result<Vec<BlackBoxSharing>, PlanError> {
     let mut plans = Vec::new();
@@ -67,14 +70,16 @@ fn plan_black_boxes(
         if let Some(config) = function.config.own_core()
             && let Some(core) = config.core.filter(|_| config.sharing.hands_over())
         {
+            let cost = costs.black_boxes.get(&config.command_text());
+            let cost_ns = cost.map(|cost| cost.at_ns(frame_bytes));
             plans.push(BlackBoxSharing {
                 function: function.name.clone(),
                 core,
+                cost_ns,
                 turns: SharingPlan {
                     policy: config.sharing.policy,
                     mechanism: choose_mechanism(chain, (function, config), machine)?,
-                    longest_turn_ns: (config.sharing.policy == SharingPolicy::RoundRobin)
-                        .then_some(config.sharing.slice_ns),
+                    longest_turn_ns: longest_box_turn(config, cost_ns),
                     why: explain_turn(config),
                 },
             });
@@ -135,13 +140,27 @@ fn choose_mechanism(
     }
 }
 
+/// Returns the longest turn of a black box, ns, if it is known.
+fn longest_box_turn(config: &ExternalConfig, cost_ns: Option<f64>) -> Option<u64> {
+    match config.sharing.policy {
+        SharingPolicy::RoundRobin => Some(config.sharing.slice_ns),
+        SharingPolicy::Unis => cost_ns.map(|ns| (ns * slice_packets(config) as f64).round() as u64),
+        _ => None,
+    }
+}
+
+/// Packets of a slice of UNiS.
+fn slice_packets(config: &ExternalConfig) -> u64 {
+    u64::from(config.ring) * u64::from(config.sharing.gamma) / MILLION
+}
+
 /// Returns what ends the longest turn of a black box.
 fn explain_turn(config: &ExternalConfig) -> String {
     let spec = &config.sharing;
     match spec.policy {
         SharingPolicy::RoundRobin => "the slice".to_owned(),
         SharingPolicy::Unis => {
-            let packets = u64::from(config.ring) * u64::from(spec.gamma) / MILLION;
+            let packets = slice_packets(config);
             format!(
                 "{packets} packets, the share `gamma` of a ring; their cost is measured while it runs"
             )

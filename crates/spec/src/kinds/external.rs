@@ -54,6 +54,12 @@ impl ExternalConfig {
         self.command.iter().map(fill).collect()
     }
 
+    /// Returns the command as one line, without replacements. Functions with the same line have the
+    /// same measured cost.
+    pub fn command_text(&self) -> String {
+        self.command.join(" ")
+    }
+
     /// Returns the environment variables of the function `function` of the chain `chain`.
     pub fn variables(&self, chain: &str, function: &str) -> BTreeMap<String, String> {
         let own = [

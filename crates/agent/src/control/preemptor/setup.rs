@@ -46,6 +46,8 @@ pub(crate) struct LaneSetup {
     pub(crate) capacity: u32,
     /// The ring that the task then writes, if a task of this core reads it.
     pub(crate) egress: Option<usize>,
+    /// Measured cost of a packet, ps, if there is one. The preemptor learns the present one.
+    pub(crate) cost_ps: Option<u64>,
     /// Longest time of a packet on the core, ns, if a contract has one.
     pub(crate) budget_ns: Option<u64>,
 }

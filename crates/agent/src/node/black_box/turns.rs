@@ -29,6 +29,8 @@ pub(crate) struct BlackBoxTurns {
     pub(crate) left: [u32; 2],
     /// Packets for which the program has room.
     pub(crate) ring: u32,
+    /// Measured cost of a packet, ps.
+    pub(crate) cost_ps: Option<u64>,
     pub(crate) budget_ns: Option<u64>,
     pub(crate) has_quota: bool,
 }
@@ -80,6 +82,7 @@ impl TakesTurns for BlackBox {
                 entered: turns.entered,
                 left: turns.left,
                 capacity: turns.ring,
+                cost_ps: turns.cost_ps,
                 has_quota: turns.has_quota,
             }),
         }]

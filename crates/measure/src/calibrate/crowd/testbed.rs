@@ -5,14 +5,12 @@ use std::net::{SocketAddr, UdpSocket};
 use myelin_api::ApiError;
 use myelin_linux::napi;
 use myelin_linux::netlink::Netlink;
-use myelin_linux::netns::Netns;
-use myelin_linux::packet_socket::PacketSender;
 use myelin_spec::Space;
 
-use super::super::bursts::{self, BurstSamples, Senders};
+use super::super::bursts::{self, BurstSamples, FIRST_PORT, Senders, create_senders};
 use super::super::deployed::{DeployedChains, open_hosts};
 use super::super::direct::SERVER;
-use super::super::{Chains, FRAMES, Monitor, Result, frame};
+use super::super::{Chains, FRAMES, Monitor, Result};
 use super::{CHAINS, Crowds, FUNCTIONS};
 use crate::stall::CoreBlocker;
 
@@ -30,7 +28,7 @@ const KINDS: [(&str, &str); 5] = [
 ];
 /// UDP port of the chain that makes the links and drops its packets. The crowds' chains use the
 /// next ports.
-const DROPPED_PORT: u16 = 9000;
+const DROPPED_PORT: u16 = FIRST_PORT;
 
 /// Kind and configuration of each function of a chain.
 pub(super) fn functions(
@@ -179,54 +177,4 @@ fn chain_text(port: u16, spec: &str) -> String {
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name}, namespace: calibrate }}\nspec:\n  \
          match: {{ protocol: udp, destination: {SERVER}, destinationPort: {port} }}\n{spec}"
     )
-}
-
-/// Makes one sender for each frame and port.
-fn create_senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders> {
-    let create = |bytes: usize| {
-        client.enter(|| {
-            let link = Netlink::open()?.link("eth0")?.id().index;
-            let frames = ports.iter().map(|port| make_frame_to(bytes, *port, mac));
-            frames
-                .map(|frame| PacketSender::new(link, &frame))
-                .collect::<myelin_linux::Result<_>>()
-        })?
-    };
-    let [short, long] = FRAMES.map(create);
-    Ok([short?, long?])
-}
-
-/// Makes the measured frame with another port. Also changes the frame's last word, so the checksum
-/// stays valid.
-fn make_frame_to(bytes: usize, port: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
-    let mut frame = frame(bytes);
-    if let Some(mac) = mac {
-        frame[..6].copy_from_slice(&mac);
-    }
-    let difference = port - DROPPED_PORT;
-    let last = bytes - 2;
-    for (offset, word) in [(36, port), (last, 0x5555 - difference)] {
-        frame[offset..offset + 2].copy_from_slice(&word.to_be_bytes());
-    }
-    frame
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_to_other_ports_are_valid() {
-        for bytes in FRAMES {
-            for port in [DROPPED_PORT, DROPPED_PORT + 1, DROPPED_PORT + 16] {
-                let frame = make_frame_to(bytes, port, None);
-                let headers = myelin_packet::parse(&frame).expect("parses");
-                assert_eq!(
-                    myelin_packet::checksum::l4_is_valid(&frame, &headers),
-                    Some(true)
-                );
-                assert_eq!(frame[36..38], port.to_be_bytes());
-            }
-        }
-    }
 }

@@ -61,6 +61,7 @@ pub(super) fn start_black_box(
         entered,
         left: [slots.out, slots.back],
         ring: config.ring,
+        cost_ps: measured_cost_ps(job, &hop.name),
         budget_ns: job.plan.sla.latency_ns,
         has_quota: function.sandbox.limits.cpu_millicores.is_some(),
     };
@@ -71,4 +72,11 @@ pub(super) fn start_black_box(
         parts.cores.join(&(black_box.shared() as Arc<_>));
     }
     Ok(black_box)
+}
+
+/// The measured cost of a packet in a black box that takes turns, ps.
+fn measured_cost_ps(job: LayoutJob<'_>, function: &str) -> Option<u64> {
+    let mut plans = job.plan.black_box_sharing.iter();
+    let plan = plans.find(|plan| plan.function == function)?;
+    plan.cost_ns.map(|ns| (ns * 1e3).round() as u64)
 }
