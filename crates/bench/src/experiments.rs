@@ -22,6 +22,7 @@ mod hop_cost;
 mod kernel_chain;
 mod look_ups;
 mod peers;
+mod pendulum;
 mod placement;
 mod policing;
 mod rate_bucket;
@@ -68,4 +69,5 @@ pub(crate) const ALL: &[Experiment] = &[
     placement::EXPERIMENT,
     emulator_scale::EXPERIMENT,
     emulator_fidelity::EXPERIMENT,
+    pendulum::EXPERIMENT,
 ];

@@ -44,11 +44,13 @@ pub enum Fault {
     QuadraticUp,
     /// A link of 10 ms has 11 ms.
     LongDelay,
+    /// A control loop of 1 ms has 60 ms.
+    SlowLoop,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -68,6 +70,7 @@ impl Fault {
         Self::PlaceByLoad,
         Self::QuadraticUp,
         Self::LongDelay,
+        Self::SlowLoop,
     ];
 
     /// Its name on the command line.
@@ -92,6 +95,7 @@ impl Fault {
             Self::PlaceByLoad => "place-by-load",
             Self::QuadraticUp => "quadratic-up",
             Self::LongDelay => "long-delay",
+            Self::SlowLoop => "slow-loop",
         }
     }
 
@@ -123,6 +127,7 @@ impl Fault {
             Self::PlaceByLoad => ("placement", "simulated chains, delay"),
             Self::QuadraticUp => ("emulator-scale", "hosts / "),
             Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
+            Self::SlowLoop => ("pendulum", "1 ms, "),
         }
     }
 }

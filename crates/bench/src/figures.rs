@@ -109,6 +109,11 @@ impl<O, const N: usize> Subjects<O, N> {
         let figures = |subject| Ok(self.figures_of(&observe(self.indices(subject))?));
         turns.measure_figures(self.count(), &names, figures)
     }
+
+    /// Adds the figures of all subjects, which one deployment has once: [`Turns::record`].
+    pub(crate) fn record(&self, turns: &mut Turns<'_>, all: &[O]) {
+        turns.record(all.iter().flat_map(|one| self.figures_of(one)));
+    }
 }
 
 #[cfg(test)]

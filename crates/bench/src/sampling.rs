@@ -201,7 +201,7 @@ impl Turns<'_> {
     }
 
     /// Shows how many deployments were measured.
-    fn progress(&self) -> Result<(), Error> {
+    pub(crate) fn progress(&self) -> Result<(), Error> {
         let next = LOOKS.into_iter().find(|look| *look > self.deployment);
         let next = next.unwrap_or(self.deployment + 1);
         self.session.progress(self.stage, self.deployment, next)

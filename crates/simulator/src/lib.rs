@@ -16,12 +16,15 @@
 //! What the model leaves out: caches, ticks of the kernel, and the rest of a batch that a
 //! preemption interrupts (its packets count as not yet read).
 //!
+//! [`pendulum`] is the plant of an experiment whose control loop runs over a live network.
+//!
 //! Start reading at [`Machine`], then at `core.rs`.
 
 mod core;
 mod fair;
 mod island;
 mod machine;
+pub mod pendulum;
 mod result;
 mod ring;
 mod setup;

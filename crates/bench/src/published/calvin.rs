@@ -13,6 +13,11 @@ pub(crate) const BUDGET_US: f64 = 350.0;
 /// Budget of a function within it, us (Section V-C).
 pub(crate) const FUNCTION_BUDGET_US: f64 = 20.0;
 
+/// Time until the pendulum stands with a delay of 40 ms, s.
+pub(crate) const PENDULUM_STANDS_S: Published = stated(3.0, "Xiang, dissertation, Section 3.1 on \
+    Fig. 3.1 (CALVIN, Fig. 1): \"reduced to 40 ms, the pendulum can reach the stability after about 3 \
+    seconds\"");
+
 /// Mean round trip of XDP FWD, us.
 const XDP_US: [Published; 2] = [
     stated(120.0, "CALVIN, Section VI: \"XDP achieved latencies of 120 us for small payloads\""),
