@@ -44,11 +44,15 @@ pub enum Fault {
     QuadraticUp,
     /// A link of 10 ms has 11 ms.
     LongDelay,
+    /// A hand-over by a futex takes 50 us longer.
+    SlowHandOver,
+    /// Turns of 100 us, whatever the budgets, replace the policy `deadline`.
+    TurnsWithoutBudget,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -68,6 +72,8 @@ impl Fault {
         Self::PlaceByLoad,
         Self::QuadraticUp,
         Self::LongDelay,
+        Self::SlowHandOver,
+        Self::TurnsWithoutBudget,
     ];
 
     /// Its name on the command line.
@@ -92,6 +98,8 @@ impl Fault {
             Self::PlaceByLoad => "place-by-load",
             Self::QuadraticUp => "quadratic-up",
             Self::LongDelay => "long-delay",
+            Self::SlowHandOver => "slow-hand-over",
+            Self::TurnsWithoutBudget => "turns-without-budget",
         }
     }
 
@@ -123,6 +131,8 @@ impl Fault {
             Self::PlaceByLoad => ("placement", "simulated chains, delay"),
             Self::QuadraticUp => ("emulator-scale", "hosts / "),
             Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
+            Self::SlowHandOver => ("switch-cost", "lost, futex / "),
+            Self::TurnsWithoutBudget => ("sharing-delay", "beside a backlog, p99, deadline / "),
         }
     }
 }
