@@ -40,6 +40,7 @@ fn main() -> Result<()> {
     compile("vnet_forward", &[])?;
     compile("centralized_forward", &[])?;
     compile("aes_ctr", &[])?;
+    compile("core_switch", &[])?;
     let dpdk = pkg_config("libdpdk").and_then(|flags| {
         compile("dpdk_forward", &flags)?;
         compile("ring_throughput", &flags)

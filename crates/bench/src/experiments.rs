@@ -29,6 +29,8 @@ mod rate_bucket;
 mod rate_isolation;
 mod rate_overhead;
 mod rings;
+mod sharing_delay;
+mod switch_cost;
 mod unis_batches;
 mod unis_density;
 mod unis_multi;
@@ -60,6 +62,8 @@ pub(crate) const ALL: &[Experiment] = &[
     rate_overhead::EXPERIMENT,
     rate_bucket::EXPERIMENT,
     bound::EXPERIMENT,
+    switch_cost::EXPERIMENT,
+    sharing_delay::EXPERIMENT,
     unis_throughput::EXPERIMENT,
     unis_batches::EXPERIMENT,
     unis_density::EXPERIMENT,

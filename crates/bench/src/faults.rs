@@ -46,11 +46,15 @@ pub enum Fault {
     LongDelay,
     /// A control loop of 1 ms has 60 ms.
     SlowLoop,
+    /// A hand-over by a futex takes 50 us longer.
+    SlowHandOver,
+    /// Turns of 100 us, whatever the budgets, replace the policy `deadline`.
+    TurnsWithoutBudget,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -71,6 +75,8 @@ impl Fault {
         Self::QuadraticUp,
         Self::LongDelay,
         Self::SlowLoop,
+        Self::SlowHandOver,
+        Self::TurnsWithoutBudget,
     ];
 
     /// Its name on the command line.
@@ -96,6 +102,8 @@ impl Fault {
             Self::QuadraticUp => "quadratic-up",
             Self::LongDelay => "long-delay",
             Self::SlowLoop => "slow-loop",
+            Self::SlowHandOver => "slow-hand-over",
+            Self::TurnsWithoutBudget => "turns-without-budget",
         }
     }
 
@@ -128,6 +136,8 @@ impl Fault {
             Self::QuadraticUp => ("emulator-scale", "hosts / "),
             Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
             Self::SlowLoop => ("pendulum", "1 ms, "),
+            Self::SlowHandOver => ("switch-cost", "lost, futex / "),
+            Self::TurnsWithoutBudget => ("sharing-delay", "beside a backlog, p99, deadline / "),
         }
     }
 }

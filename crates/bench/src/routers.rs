@@ -27,6 +27,9 @@ const HEADERS: u64 = 42;
 const FASTEST_PPS: f64 = 1e9;
 /// Longest wait for packets in flight, including shapers' queues.
 const DRAIN: Duration = Duration::from_millis(10);
+/// Processes with turns that were stopped need this time until one of them has the core: the others
+/// take it from one that seems dead.
+const SETTLING_TIME: Duration = Duration::from_millis(100);
 
 /// Space and isolation of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,9 @@ pub(crate) enum RouterKind {
     /// In user space on that core, in a separate process. For the scheduler, this process equals
     /// the paper's virtual machine.
     Process,
+    /// In user space on that core, each function in a process of its own. The processes share the
+    /// core by this policy.
+    Sharing(&'static str),
 }
 
 impl RouterKind {
@@ -62,11 +68,12 @@ impl RouterKind {
             Self::NamespaceXdp => "namespace, xdp",
             Self::Worker => "worker",
             Self::Process => "process",
+            Self::Sharing(policy) => policy,
         }
     }
 
     fn space(self) -> &'static str {
-        if matches!(self, Self::Worker | Self::Process) {
+        if matches!(self, Self::Worker | Self::Process | Self::Sharing(_)) {
             "user"
         } else {
             "kernel"
@@ -86,6 +93,9 @@ impl RouterKind {
             Self::Process => {
                 format!("  mapping: distributed\n  worker: {{ idle: sleep, core: {core} }}\n")
             }
+            Self::Sharing(policy) => format!(
+                "  mapping: distributed\n  worker: {{ idle: spin, core: {core}, sharing: {policy} }}\n"
+            ),
         })
     }
 }
@@ -244,7 +254,6 @@ impl Routers {
         streams: &[(f64, usize, u64)],
         duration: Duration,
     ) -> Result<Vec<RouterTurn>, Error> {
-        let (before, received_before) = (self.counters()?, self.received()?);
         let streams: Vec<Stream<'_>> = streams
             .iter()
             .zip(&self.senders)
@@ -256,13 +265,19 @@ impl Routers {
             })
             .collect();
         let core = probing_core()?;
-        let sent = self.workers.run(|| {
-            let sent = generate(&streams, duration, core);
+        let run = || {
+            if matches!(self.kind, RouterKind::Sharing(_)) {
+                generate(&streams, SETTLING_TIME, core)?;
+                std::thread::sleep(DRAIN);
+            }
+            let before = (self.read_counters()?, self.received()?);
+            let sent = generate(&streams, duration, core)?;
             // Packets in flight pass.
             std::thread::sleep(DRAIN);
-            sent
-        })?;
-        let (after, received) = (self.counters()?, self.received()? - received_before);
+            Ok::<_, Error>((before, sent, self.read_counters()?))
+        };
+        let ((before, received_before), sent, after) = self.workers.run(run)?;
+        let received = self.received()? - received_before;
         let both = after.iter().zip(&before);
         let turns = sent.into_iter().zip(both);
         let turns = turns.map(|(sent, (after, before))| RouterTurn {
@@ -290,20 +305,22 @@ impl Routers {
 
     /// Counters of each router.
     pub(crate) fn counters(&self) -> Result<Vec<RouterCounters>, Error> {
-        self.workers.run(|| {
-            let all = self.agent.status();
-            let counters = self.chains.iter().enumerate().map(|(number, name)| {
-                let status = self.status(&all, number)?;
-                let sojourn = self.agent.sojourn(name)?.pop();
-                Ok(RouterCounters {
-                    packets_in: status.packets_in,
-                    policed: status.policed,
-                    packets_out: status.packets_out,
-                    sojourn: sojourn.unwrap_or_default(),
-                })
-            });
-            counters.collect()
-        })
+        self.workers.run(|| self.read_counters())
+    }
+
+    fn read_counters(&self) -> Result<Vec<RouterCounters>, Error> {
+        let all = self.agent.status();
+        let counters = self.chains.iter().enumerate().map(|(number, name)| {
+            let status = self.status(&all, number)?;
+            let sojourn = self.agent.sojourn(name)?.pop();
+            Ok(RouterCounters {
+                packets_in: status.packets_in,
+                policed: status.policed,
+                packets_out: status.packets_out,
+                sojourn: sojourn.unwrap_or_default(),
+            })
+        });
+        counters.collect()
     }
 
     /// Packets that have arrived at the server.
@@ -385,6 +402,7 @@ mod tests {
             RouterKind::NamespaceXdp,
             RouterKind::Worker,
             RouterKind::Process,
+            RouterKind::Sharing("deadline"),
         ] {
             let sla = "rate: 300kpps, burst: 20, enforce: policer";
             let text = chain_text(kind, &["kind: forward"], 3, "vr3", sla).unwrap();

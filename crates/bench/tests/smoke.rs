@@ -14,7 +14,7 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 17] = [
+const GATE: [&str; 19] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
@@ -24,6 +24,8 @@ const GATE: [&str; 17] = [
     "dpdk-port",
     "framework",
     "rate-overhead",
+    "switch-cost",
+    "sharing-delay",
     "bound",
     "unis-batches",
     "unis-density",

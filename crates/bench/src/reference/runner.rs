@@ -13,6 +13,7 @@ use crate::owned_child::OwnedChild;
 
 const FEED: &str = "myelin feed";
 const PLAIN_AES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aes_ctr"));
+const CORE_SWITCH: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/core_switch"));
 const RING: &str = "ring_throughput";
 #[cfg(has_dpdk)]
 const RING_IMAGE: Option<&[u8]> =
@@ -48,6 +49,13 @@ impl Runner {
     pub(crate) fn plain_aes(payload_bytes: usize, packets: u32) -> Result<Self, Error> {
         let arguments = [payload_bytes, packets as usize, 1];
         Self::start_image("aes_ctr", PLAIN_AES, &arguments)
+    }
+
+    /// Two processes that poll on the first of these cores, switched by mechanisms of the kernel. A
+    /// run is a mechanism, a number of switches and a longer time of each hand-over, ns. It returns
+    /// medians, ns: the time in which neither runs, and the time until the next one runs.
+    pub(crate) fn core_switch(cores: [usize; 2]) -> Result<Self, Error> {
+        Self::start_image("core_switch", CORE_SWITCH, &cores)
     }
 
     /// DPDK's ring between two cores, of producer and consumer. A run has `windows` windows of
