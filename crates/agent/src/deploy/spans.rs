@@ -131,8 +131,10 @@ fn undo(
 ) -> Result<(), ApiError> {
     let nodes = nodes_of(node, &new.chain, &new.topology)?;
     let Some(previous) = previous else {
+        // Until all parts are gone, `ps` and `down` know the chain.
+        deployment::take_down(&nodes, &new.deployment)?;
         node.spans.remove(&new.chain.name);
-        return deployment::take_down(&nodes, &new.deployment);
+        return Ok(());
     };
     let links = previous.deployment.links;
     deployment::bring_up(&nodes, &previous.parts, links, Some(&new.deployment))?;

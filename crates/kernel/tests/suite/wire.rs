@@ -365,6 +365,18 @@ fn the_stamp_crosses_the_exit_link_and_the_wire() {
     let sent = send(&tagged);
     assert_eq!(stamp_of(&sent), (0, 0));
     assert_eq!(receive(&sent).unwrap().inner, tagged);
+    // The kernel keeps at least an Ethernet header, so the stamp cannot leave this frame.
+    let before = exit.counters();
+    let short = [
+        &myelin_packet::nsh::encapsulate(&meta, &inner).unwrap()[..],
+        &inner[..13],
+    ]
+    .concat();
+    let outcome = test_run::run(exit.program(), Hook::Xdp, &TestRun::new(&short)).unwrap();
+    assert_eq!(outcome.verdict, Hook::Xdp.drop());
+    let after = exit.counters();
+    assert_eq!(after.sent, before.sent);
+    assert_eq!(after.too_long.packets, before.too_long.packets + 1);
 }
 
 #[test]
