@@ -33,6 +33,8 @@ const IDLE_EXIT: &str = "60s";
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     run_dir: RunDir,
+    /// Longest wait for an answer; `None`: without end.
+    patience: Option<Duration>,
 }
 
 impl Client {
@@ -49,6 +51,7 @@ impl Client {
         let client = Self {
             runtime,
             run_dir: run_dir.clone(),
+            patience: None,
         };
         match std::os::unix::net::UnixStream::connect(run_dir.socket()) {
             Ok(_) => Ok(Some(client)),
@@ -92,6 +95,15 @@ impl Client {
                 run_dir.log().display()
             ))
         })
+    }
+
+    /// Limits the wait for each answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self {
+            patience: Some(patience),
+            ..self
+        }
     }
 
     /// Describes the agent.
@@ -245,9 +257,20 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ApiError> {
-        self.runtime.block_on(async {
+        let answer = async {
             let body = self.request_body(method, path, body).await?;
             decode(&body.collect().await.map_err(connection_error)?.to_bytes())
+        };
+        let Some(patience) = self.patience else {
+            return self.runtime.block_on(answer);
+        };
+        let limited = async { tokio::time::timeout(patience, answer).await };
+        self.runtime.block_on(limited).unwrap_or_else(|_| {
+            Err(ApiError::failed(format!(
+                "the agent at {} does not answer in {} s",
+                self.run_dir.path().display(),
+                patience.as_secs()
+            )))
         })
     }
 
