@@ -228,7 +228,7 @@ fn switch_all_on(
     let took = retire::drain_previous(plane, &switched);
     drop(realtime);
     let finish = |(done, took): (&switch_on::SwitchedOn, Option<Duration>)| {
-        retire::retire_previous(plane, &done.running);
+        let sent = retire::retire_previous(plane, &done.running);
         let change = if done.is_change {
             Change::Changed
         } else {
@@ -237,6 +237,7 @@ fn switch_all_on(
         let rendering_ms = (done.since - start).as_secs_f64() * 1e3;
         let mut up = describe_up(&done.running, change, rendering_ms);
         up.exchange_ms = took.map(|took| took.as_secs_f64() * 1e3);
+        up.previous_packets_out = sent;
         tracing::info!(
             chain = up.chain,
             generation = up.generation,
@@ -375,11 +376,12 @@ fn describe_up(running: &RunningChain, change: Change, rendering_ms: f64) -> Cha
         spi: running.spi,
         generation: generation.number,
         plan: generation.plan.clone(),
-        ingress: running.ports.ingress.clone(),
-        egress: running.ports.egress.clone(),
-        hosts: running.ports.hosts.clone(),
+        ingress: generation.ports.ingress.clone(),
+        egress: generation.ports.egress.clone(),
+        hosts: generation.ports.hosts.clone(),
         rendering_ms,
         exchange_ms: None,
+        previous_packets_out: None,
     }
 }
 

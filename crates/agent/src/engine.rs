@@ -17,7 +17,7 @@ use crate::api::{
     FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
     TopologyLink, TopologyStatus,
 };
-use crate::control::{links, sampler, supervise};
+use crate::control::{links, nodes, sampler, supervise};
 use crate::deploy::{self, UpOptions};
 use crate::node::Node;
 use crate::node::chains::RunningChain;
@@ -62,6 +62,7 @@ impl Engine {
         }
         let node = Arc::new(Node::open(run_dir, program, cgroup)?);
         supervise::start(&node);
+        nodes::start(&node);
         let sla = sampler::start(&node);
         let monitor = Arc::clone(&sla);
         links::start(&node, move |node, running| {

@@ -165,12 +165,12 @@ impl ProbeTarget {
                  `myelin ps {name}` shows its sojourn"
             ))
         };
-        let circuit = running.ports.circuit.as_ref();
+        let circuit = generation.ports.circuit.as_ref();
         let circuit = circuit.ok_or_else(|| refusal("DPDK devices"))?;
         let hosts = circuit.hosts();
         let [client, server] = hosts.ok_or_else(|| refusal("named interfaces (spec.ports)"))?;
         // A probe of a reverse chain starts at the server.
-        let (near, far) = if running.ports.is_reversed {
+        let (near, far) = if generation.ports.is_reversed {
             (server, client)
         } else {
             (client, server)

@@ -20,7 +20,7 @@ use crate::api::{
     ChainState, ChainStatus, HopStatus, PacketAccount, PartStatus, RingStatus, SojournStatus,
     WorkerStatus,
 };
-use crate::node::chains::{ChainCounts, RunningChain};
+use crate::node::chains::{ChainCounts, Generation, RunningChain};
 use crate::node::entrance::Entrance;
 use crate::pool::lock;
 
@@ -74,7 +74,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
     let totals = counts.counts();
     let now_ns = myelin_measure::clock::now_ns();
     let links = lock(&running.links).clone();
-    let ports = [&running.ports.ingress, &running.ports.egress];
+    let ports = [&generation.ports.ingress, &generation.ports.egress];
     let [ingress, egress] = [0, 1].map(|at| links.names.get(at).unwrap_or(ports[at]).clone());
     let sections = counts.sections();
     let (sojourn, sojourn_sections) = match &sections[..] {
@@ -115,7 +115,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
             let in_kernel = entrance.map_or(0, Entrance::dropped_fragments);
             in_kernel + generation.layout.dropped_fragments()
         },
-        part: part_status(running),
+        part: part_status(generation),
         packets_out: totals.packets_out,
         drops: counts.drops(),
         last_packet_ms_ago: (door.last_ns > 0)
@@ -131,7 +131,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
         worker: workers.next(),
         more_workers: workers.collect(),
         rings: pipeline.map_or_else(Vec::new, |pipeline| ring_statuses(pipeline)),
-        hosts: running.ports.hosts.clone(),
+        hosts: generation.ports.hosts.clone(),
         sla: None,
         up_s: running.started.elapsed().as_secs_f64(),
     }
@@ -178,8 +178,8 @@ fn worker_status(facts: &WorkerFacts) -> WorkerStatus {
 }
 
 /// The wires of a part.
-fn part_status(running: &RunningChain) -> Option<PartStatus> {
-    let wires = running.ports.circuit.as_ref()?.wires.as_ref()?;
+fn part_status(generation: &Generation) -> Option<PartStatus> {
+    let wires = generation.ports.circuit.as_ref()?.wires.as_ref()?;
     let exit = wires.exit();
     let lost = exit.unwrap_or_default();
     let drops = wires.drops();

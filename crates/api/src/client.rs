@@ -36,6 +36,7 @@ const IDLE_EXIT: &str = "60s";
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     run_dir: RunDir,
+    /// Longest wait for an answer that only reads.
     read_limit: Duration,
 }
 
@@ -49,7 +50,11 @@ impl Client {
         Self::connect_within(run_dir, READ_LIMIT)
     }
 
-    fn connect_within(run_dir: &RunDir, read_limit: Duration) -> Result<Option<Self>, ApiError> {
+    /// Connects to a running agent, and waits no longer for any answer that only reads.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_within(run_dir: &RunDir, read_limit: Duration) -> Result<Option<Self>, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -221,6 +221,9 @@ pub struct ChainUp {
     /// Duration of a live change, ms: from the first packet that could take the new generation to
     /// the last packet of the old generation.
     pub exchange_ms: Option<f64>,
+    /// After a live change: the packets that left the previous generation, to the next node if it
+    /// was a part of a chain.
+    pub previous_packets_out: Option<u64>,
 }
 
 /// The chains, topologies and objects that `down` removed.

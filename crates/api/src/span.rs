@@ -36,6 +36,8 @@ pub struct SpanStatus {
     pub parts: Vec<SpanPart>,
     /// Time since the chain came up, s.
     pub up_s: f64,
+    /// Why the chain was last brought up again, after a node had lost its part.
+    pub restored: Option<String>,
 }
 
 /// A part of a chain over nodes. All figures are those of its node: times of different nodes are

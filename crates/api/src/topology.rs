@@ -57,6 +57,10 @@ pub struct NodeAgentStatus {
     pub run_dir: String,
     /// The agent's process number; absent if the agent has ended.
     pub pid: Option<u32>,
+    /// How often the agent was started anew.
+    pub restarts: u32,
+    /// Why the agent was last started anew, or why it is not.
+    pub fault: Option<String>,
 }
 
 /// A switch of a topology.

@@ -153,6 +153,7 @@ fn up() -> ChainUp {
         hosts: vec![host()],
         rendering_ms: 1.5,
         exchange_ms: Some(0.5),
+        previous_packets_out: Some(9),
     }
 }
 

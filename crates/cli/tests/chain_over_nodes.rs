@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use common::traffic::Traffic;
 use common::{Myelin, kill, skip_unless_root, wait_for};
 use myelin_linux::netns::Netns;
 use serde_json::Value;
@@ -13,14 +15,35 @@ const TARGET: &str = "10.0.0.2:9000";
 
 /// Nodes in a line, a host at each end, and a chain over them.
 fn file(places: &[usize], nodes: usize, keys: &[u8]) -> String {
+    let functions = places.iter().zip(keys).enumerate();
+    let functions =
+        functions.map(|(at, (place, key))| function(at as u8, *place, &format!("key: {key}")));
+    with_functions(nodes, &functions.collect::<String>())
+}
+
+/// Even functions run in the kernel, odd ones in user space.
+fn function(number: u8, node: usize, config: &str) -> String {
+    let space = if number.is_multiple_of(2) {
+        "kernel"
+    } else {
+        "user"
+    };
+    format!(
+        "    - {{ name: f{number}, kind: xor, node: n{node}, config: {{ {config} }}, space: {space} }}\n"
+    )
+}
+
+/// A chain of these functions, each with its node. The key of a function tells its number.
+fn ordered(functions: &[(u8, usize)]) -> String {
+    let functions = functions.iter();
+    let functions =
+        functions.map(|(number, node)| function(*number, *node, &format!("key: {}", 1 << number)));
+    with_functions(3, &functions.collect::<String>())
+}
+
+fn with_functions(nodes: usize, functions: &str) -> String {
     let names: Vec<String> = (1..=nodes).map(|node| format!("n{node}")).collect();
     let links = (1..nodes).map(|node| format!("    - {{ ends: [ n{node}, n{} ] }}\n", node + 1));
-    let functions = places.iter().zip(keys).enumerate().map(|(at, (place, key))| {
-        format!(
-            "    - {{ name: f{at}, kind: xor, node: n{place}, config: {{ key: {key} }}, space: {} }}\n",
-            if at % 2 == 0 { "kernel" } else { "user" }
-        )
-    });
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: @line }}\nspec:\n  \
          hosts: [ h1, h2 ]\n  nodes: [ {} ]\n  links:\n    - {{ ends: [ h1, n1 ] }}\n{}    \
@@ -30,7 +53,7 @@ fn file(places: &[usize], nodes: usize, keys: &[u8]) -> String {
          ports: {{ ingress: @line/h1, egress: @line/h2 }}\n",
         names.join(", "),
         links.collect::<String>(),
-        functions.collect::<String>(),
+        functions,
     )
 }
 
@@ -70,6 +93,16 @@ impl Lab {
     fn status(&self) -> Value {
         let name = self.myelin.chain_name("over");
         self.myelin.run_json(&["ps", &name, "--json"])
+    }
+
+    /// Waits until the chain is up again after the end of the agent of a node.
+    fn expect_restored(&self, node: usize) {
+        let reason = format!("`n{node}`");
+        wait_for("a restored chain", || {
+            let status = self.status();
+            let restored = status["restored"].as_str().unwrap_or_default();
+            restored.contains(&reason) && status["state"] == "active"
+        });
     }
 
     fn node_pid(&self, number: usize) -> Value {
@@ -158,13 +191,9 @@ fn a_chain_on_one_node_changes_live_and_survives_its_agent() {
         .run_failing(1, &["down", &lab.myelin.chain_name("line")]);
     assert!(error.contains(&format!("myelin down {over}")), "{error}");
 
-    // The node loses its part with its agent. `up` brings both back.
+    // The node loses its part with its agent. Both come back.
     kill(&lab.node_pid(1));
-    wait_for("the lost part in `ps`", || {
-        lab.status()["state"] == "failed"
-    });
-    up(&lab.myelin, &file(&[1, 1], 1, &[0x01, 0x04]));
-    assert_eq!(lab.status()["state"], "active");
+    lab.expect_restored(1);
     lab.expect(0x40, 0x45);
     kill(&lab.node_pid(1));
     lab.myelin.run_ok(&["down", &over]);
@@ -237,23 +266,92 @@ fn a_chain_over_two_nodes_is_whole_again_after_its_agents() {
     let lab = Lab::up(&good);
     lab.expect(0x40, 0x43);
     assert!(up(&lab.myelin, &good).contains("unchanged"));
-    let changed = lab.myelin.write_file(&file(&[1, 2], 2, &[0x04, 0x08]));
-    let error = lab
-        .myelin
-        .run_failing(1, &["up", changed.to_str().unwrap()]);
-    assert!(error.contains("cannot change live"), "{error}");
-    lab.expect(0x40, 0x43);
     for node in [2, 1] {
         kill(&lab.node_pid(node));
-        wait_for("the lost part in `ps`", || {
-            lab.status()["state"] == "failed"
-        });
-        up(&lab.myelin, &good);
-        assert_eq!(lab.status()["state"], "active");
+        lab.expect_restored(node);
         lab.expect(0x40, 0x43);
         assert_eq!((lab.chains_on(1), lab.chains_on(2)), (1, 1));
     }
     lab.end();
+}
+
+/// The workers of a node's user functions, by process number.
+fn workers_of(myelin: &Myelin, node: usize) -> BTreeSet<u64> {
+    let chains = myelin.run_json(&["--node", &format!("n{node}"), "ps", "--json"]);
+    let chains = chains.as_array().unwrap().iter();
+    chains
+        .filter_map(|chain| chain["worker"]["pid"].as_u64())
+        .collect()
+}
+
+/// Order, nodes and number of the functions change while packets pass. Each packet passes all
+/// functions of one description.
+#[test]
+fn a_chain_over_nodes_changes_under_traffic() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let first: &[(u8, usize)] = &[(0, 1), (1, 2), (2, 1), (3, 2), (4, 3)];
+    up(&myelin, &ordered(first));
+    let host = |name: &str, address: &str| {
+        let netns = format!("myelin-{}-{name}", myelin.chain_name("line"));
+        (Netns::open(&netns).unwrap(), address.parse().unwrap())
+    };
+    let traffic = Traffic::between(host("h1", "10.0.0.1"), (host("h2", "10.0.0.2"), 9000));
+    traffic.wait_for_packets(500);
+    let workers = workers_of(&myelin, 2);
+    assert_eq!(workers.len(), 1);
+    let changes: [&[(u8, usize)]; 6] = [
+        // Another order.
+        &[(0, 1), (3, 2), (2, 1), (1, 2), (4, 3)],
+        // A function moves to another node.
+        &[(0, 1), (3, 2), (2, 1), (1, 3), (4, 3)],
+        // Functions go, and with them a node.
+        &[(0, 1), (4, 3)],
+        // Functions come, also in front.
+        &[(5, 1), (0, 1), (6, 2), (4, 3), (3, 3)],
+        // One function changes its key at its place, in a new generation of all parts.
+        &[(5, 1), (0, 1), (6, 2), (4, 3), (1, 3)],
+        first,
+    ];
+    let mut keys = BTreeSet::new();
+    let key_of = |functions: &[(u8, usize)]| {
+        let keys = functions.iter().map(|(number, _)| 1_u8 << number);
+        keys.fold(0, |all, key| all ^ key)
+    };
+    keys.insert(key_of(first));
+    for (number, functions) in changes.into_iter().enumerate() {
+        let out = up(&myelin, &ordered(functions));
+        assert!(out.contains(&format!("generation {}", number + 1)), "{out}");
+        keys.insert(key_of(functions));
+        if number == 0 {
+            assert_eq!(workers_of(&myelin, 2), workers, "started anew");
+        }
+        traffic.wait_for_packets(500);
+    }
+    let (sent, arrivals) = traffic.stop();
+    assert_eq!(arrivals.keys.len() as u64, sent, "lost packets");
+    assert_eq!((arrivals.duplicates, arrivals.damaged), (0, 0));
+    let seen: BTreeSet<u8> = arrivals.keys.values().copied().collect();
+    assert_eq!(seen, keys);
+    let over = myelin.chain_name("over");
+    wait_for("all packets in the counts of the whole", || {
+        let status = myelin.run_json(&["ps", &over, "--json"]);
+        [&status["packets_in"], &status["packets_out"]]
+            .iter()
+            .all(|count| count.as_u64() == Some(sent))
+    });
+    // No part of an earlier path remains.
+    let parts: usize = (1..=3)
+        .map(|node| {
+            let list = myelin.run_json(&["--node", &format!("n{node}"), "ps", "--json"]);
+            list.as_array().unwrap().len()
+        })
+        .sum();
+    assert_eq!(parts, 5);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
 }
 
 /// Whichever agent is killed, and when: the chain is up whole, or no node has a part.
@@ -297,6 +395,77 @@ fn a_killed_agent_leaves_no_half_chain() {
         lab.expect(0x40, 0x43);
         lab.end();
     }
+}
+
+/// Whichever agent is killed during a change: afterwards the chain is whole, in one of both
+/// descriptions.
+#[test]
+fn a_change_over_a_killed_agent_is_finished_or_undone() {
+    if skip_unless_root() {
+        return;
+    }
+    let keys = [[0x01, 0x02, 0x04], [0x10, 0x20, 0x40]];
+    let [old, new] =
+        keys.map(|keys| file(&[1, 2, 1], 2, &keys).replace("[ n2, h2 ]", "[ n1, h2 ]"));
+    let lab = Lab::up(&old);
+    lab.expect(0x80, 0x87);
+    for (round, (node, milliseconds)) in [(2, 0), (1, 30), (2, 60), (1, 90), (2, 120), (1, 150)]
+        .into_iter()
+        .enumerate()
+    {
+        let pid = lab.node_pid(node);
+        let path = lab.myelin.write_file([&new, &old][round % 2]);
+        let mut client = lab
+            .myelin
+            .command(&["up", path.to_str().unwrap()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        kill(&pid);
+        client.wait().unwrap();
+        wait_for("a whole chain", || {
+            lab.status()["state"] == "active"
+                && [Some(0x87), Some(0xf0)].contains(&lab.pass(0x80))
+                && [lab.chains_on(1), lab.chains_on(2)] == [2, 1]
+        });
+        // The next round changes the chain in any case.
+        lab.myelin.run_ok(&["up", path.to_str().unwrap()]);
+        lab.expect(0x80, [0xf0, 0x87][round % 2]);
+    }
+    lab.end();
+}
+
+/// The functions of a silent node are placed anew.
+#[test]
+fn functions_leave_a_silent_node() {
+    if skip_unless_root() {
+        return;
+    }
+    let functions = [(0, Some(1)), (1, None), (2, Some(4))].map(|(number, node)| {
+        let node = node.map_or(String::new(), |node| format!("node: n{node}, "));
+        let key = 1 << number;
+        format!(
+            "    - {{ name: f{number}, kind: xor, {node}antiAffinity: apart, config: {{ key: {key} }} }}\n"
+        )
+    });
+    let lab = Lab::up(&with_functions(4, &functions.concat()));
+    lab.expect(0x40, 0x47);
+    let node_of = |status: &Value| status["parts"][1]["node"].as_str().unwrap().to_owned();
+    let node = node_of(&lab.status());
+    let pid = lab.node_pid(node[1..].parse().unwrap());
+    common::sh(&format!("kill -STOP {pid}"));
+    wait_for("the function on another node", || {
+        let status = lab.status();
+        node_of(&status) != node && status["state"] == "active" && status["restored"].is_string()
+    });
+    lab.expect(0x40, 0x47);
+    let event = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("over")]);
+    assert!(event.contains("brought up again"), "{event}");
+    let line = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("line")]);
+    assert!(line.contains("did not answer"), "{line}");
+    lab.end();
 }
 
 #[test]

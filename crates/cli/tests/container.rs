@@ -3,8 +3,6 @@
 #[path = "container/black_boxes.rs"]
 mod black_boxes;
 mod common;
-#[path = "live/traffic.rs"]
-mod traffic;
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,9 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::load::count_never_answered;
+use common::traffic::Traffic;
 use common::{Myelin, repository_root, sh, skip_unless_root, skip_without, wait_for};
 use serde_json::Value;
-use traffic::Traffic;
 
 /// Formats a chain of two user functions. `sandbox` holds keys of the second function.
 fn format_chain(sandbox: &str) -> String {

@@ -1,13 +1,11 @@
 //! Mapping `distributed`: each function runs in its own network namespace.
 
 mod common;
-#[path = "live/traffic.rs"]
-mod traffic;
 
 use std::time::Duration;
 
+use common::traffic::Traffic;
 use common::{Myelin, repository_root, sh, skip_unless_root, skip_without, wait_for};
-use traffic::Traffic;
 
 const KERNEL: &str = "
 apiVersion: myelin.dev/v1alpha1

@@ -3,8 +3,6 @@
 #[path = "external/boxes.rs"]
 mod boxes;
 mod common;
-#[path = "live/traffic.rs"]
-mod traffic;
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -13,8 +11,8 @@ use boxes::{
     ECHO, FORWARDER, LOSS_WAIT, STARTUP_WAIT, can_reach_server, format_chain, probe,
     read_black_box, read_status, send, wait_for_sleep,
 };
+use common::traffic::Traffic;
 use common::{Myelin, is_alive, repository_root, sh, skip_unless_root, skip_without, wait_for};
-use traffic::Traffic;
 
 /// Formats the argument of a `sleep` that only this test process starts.
 fn unique_sleep(seconds: u32) -> String {

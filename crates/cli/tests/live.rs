@@ -2,15 +2,13 @@
 //! generation only.
 
 mod common;
-#[path = "live/traffic.rs"]
-mod traffic;
 #[path = "live/variant.rs"]
 mod variant;
 
 use std::time::Duration;
 
+use common::traffic::Traffic;
 use common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
-use traffic::Traffic;
 use variant::ChainVariant;
 
 const PORT: u16 = 9000;

@@ -156,15 +156,18 @@ fn nothing_remains_of_killed_agents() {
     up(&myelin, &["--node", "n1"], ON_NODE);
     let n1 = hosts(&myelin, "line")[2]["agent"]["pid"].clone();
     kill(&n1);
-    wait_for("the agent's end in `ps`", || {
-        hosts(&myelin, "line")[2]["agent"]["pid"].is_null()
+    wait_for("another agent in `ps`", || {
+        let agent = &hosts(&myelin, "line")[2]["agent"];
+        agent["restarts"] == 1 && is_alive(&agent["pid"])
     });
+    let details = myelin.run_ok(&["ps", &line]);
+    assert!(details.contains("started anew 1 times"), "{details}");
+    // The new agent has removed what the ended one left.
     assert!(
         myelin
-            .run_ok(&["ps", &line])
-            .contains("its agent has ended")
+            .run_ok(&["--node", "n1", "ps"])
+            .contains("no chain runs")
     );
-    // The chain of the ended agent is removed with the topology.
     myelin.run_ok(&["down", &line]);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();

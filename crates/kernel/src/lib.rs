@@ -122,8 +122,8 @@ pub use sockets::Sockets;
 #[doc(hidden)]
 pub use sys::link_create;
 pub use wire::{
-    Neighbour, PartArrival, PartFrames, PartTtl, WireDoor, WireDrops, WireExit, WireExitConfig,
-    WireExitCounters,
+    Neighbour, PartArrival, PartFrames, PartTtl, UserPort, WireDoor, WireDrops, WireExit,
+    WireExitConfig, WireExitCounters,
 };
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -28,6 +28,10 @@ const IN_LINES: u32 = 4;
 /// Counter lines of a part: frames, frames with a stamp of this kernel.
 const PART_LINES: u32 = 2;
 
+/// The key in an interface's map of parts that says that users are behind the interface. No part has
+/// it, because paths begin above 0.
+const USER_PORT: [u8; 4] = [0; 4];
+
 /// `struct wire_in`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -146,6 +150,8 @@ pub struct WireDoor {
     attachment: Mutex<Option<Attachment>>,
     program: OwnedFd,
     parts: Arc<MapHandle>,
+    /// Number of [`UserPort`]s.
+    user_ports: Arc<Mutex<u32>>,
     lines: NumberRange,
     target: AttachTarget,
     shared: Arc<PlaneResources>,
@@ -175,6 +181,7 @@ impl WireDoor {
             attachment: Mutex::default(),
             program: WIRE_IN.load(Hook::Tcx, bytemuck::bytes_of(&instance), &maps)?,
             parts: Arc::new(parts),
+            user_ports: Arc::default(),
             lines,
             target: AttachTarget {
                 interface: interface.to_owned(),
@@ -199,6 +206,23 @@ impl WireDoor {
     pub fn detach(&self) -> Result<(), Error> {
         let attachment = lock(&self.attachment).take();
         attachment.map_or(Ok(()), Attachment::detach)
+    }
+
+    /// Declares that users are behind the interface, until the drop of the returned value. Then
+    /// frames with NSH to other stations are dropped too; else a bridge may forward them to other
+    /// nodes.
+    pub fn add_user_port(&self) -> Result<UserPort, Error> {
+        let mut count = lock(&self.user_ports);
+        if *count == 0 {
+            let entry = PartEntry::zeroed();
+            let action = ("parts", "record users in");
+            put(&self.parts, action, &USER_PORT, bytemuck::bytes_of(&entry))?;
+        }
+        *count += 1;
+        Ok(UserPort {
+            parts: Arc::clone(&self.parts),
+            count: Arc::clone(&self.user_ports),
+        })
     }
 
     /// Takes the frames of a part from now on, until the drop of the returned value.
@@ -277,6 +301,24 @@ fn octets(address: IpAddr) -> [u8; 16] {
         IpAddr::V6(address) => octets = address.octets(),
     }
     octets
+}
+
+/// Users behind an interface.
+#[derive(Debug)]
+pub struct UserPort {
+    parts: Arc<MapHandle>,
+    count: Arc<Mutex<u32>>,
+}
+
+impl Drop for UserPort {
+    fn drop(&mut self) {
+        let mut count = lock(&self.count);
+        *count -= 1;
+        if *count == 0 {
+            // A remaining entry only drops more.
+            let _ = self.parts.delete(&USER_PORT);
+        }
+    }
 }
 
 /// A part's frames, which arrive at an interface. The drop ends the arrival.

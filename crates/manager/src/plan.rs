@@ -84,6 +84,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             path: request.path,
             first: to_position(section.functions.start),
             length: to_position(chain.functions.len()),
+            whole: Some(part_name(&chain.name, request.generation, 0)),
             from: from.transpose()?,
             to: to.transpose()?,
         };

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use myelin_api::{ApiError, ChainStatus, ChainUp, UpRequest};
-use myelin_manager::deployment::{NewPart, bring_up, take_down};
+use myelin_manager::deployment::{NewPart, bring_up, retire, take_down, undo};
 use myelin_manager::{Deployment, PartTakers, PlacedPart};
 
 /// Nodes that record their parts, and of which one ends at a given call.
@@ -75,6 +75,7 @@ fn up(part: &str) -> ChainUp {
         hosts: Vec::new(),
         rendering_ms: 0.0,
         exchange_ms: None,
+        previous_packets_out: None,
     }
 }
 
@@ -102,34 +103,39 @@ fn names(nodes: &Nodes) -> Vec<String> {
 }
 
 fn all_up(nodes: &Nodes) -> Deployment {
-    bring_up(nodes, &parts(0), Duration::ZERO, None).unwrap()
+    bring_up(nodes, parts(0), Duration::ZERO, None).unwrap()
 }
+
+const OLD: [&str; 4] = ["g0p1", "g0p2", "g0p3", "p0"];
+const NEW: [&str; 4] = ["g1p1", "g1p2", "g1p3", "p0"];
 
 #[test]
 fn the_first_part_comes_last_and_goes_first() {
     let nodes = Nodes::default();
     let first = all_up(&nodes);
+    let calls = || nodes.state.lock().unwrap().log.len();
     assert_eq!(nodes.state.lock().unwrap().log.last().unwrap(), "take p0");
-    let second = bring_up(&nodes, &parts(1), Duration::ZERO, Some(&first)).unwrap();
-    assert_eq!(names(&nodes), ["g1p1", "g1p2", "g1p3", "p0"]);
-    let lead_in = {
-        let state = nodes.state.lock().unwrap();
-        let lead_in = state
-            .log
-            .iter()
-            .rposition(|call| call == "take p0")
-            .unwrap();
-        assert!(
-            state.log[..lead_in]
-                .iter()
-                .all(|call| !call.starts_with("remove"))
-        );
-        lead_in
-    };
-    assert_eq!(nodes.state.lock().unwrap().log[lead_in + 1..].len(), 3);
+    let second = bring_up(&nodes, parts(1), Duration::ZERO, Some(&first)).unwrap();
+    assert_eq!(nodes.state.lock().unwrap().log.last().unwrap(), "take p0");
+    // Both paths are there until the old one is retired.
+    assert_eq!(names(&nodes), [&OLD[..3], &NEW[..]].concat());
+    retire(&nodes, &first, &second);
+    assert_eq!(names(&nodes), NEW);
+    let before = calls();
     take_down(&nodes, &second).unwrap();
     let log = &nodes.state.lock().unwrap().log;
-    assert_eq!(log[lead_in + 4], "remove p0");
+    assert_eq!(log[before], "remove p0");
+}
+
+#[test]
+fn an_undone_change_leads_packets_back_before_new_parts_go() {
+    let nodes = Nodes::default();
+    let first = all_up(&nodes);
+    let second = bring_up(&nodes, parts(1), Duration::ZERO, Some(&first)).unwrap();
+    let before = nodes.state.lock().unwrap().log.len();
+    undo(&nodes, &second, Some(&first)).unwrap();
+    assert_eq!(names(&nodes), OLD);
+    assert_eq!(nodes.state.lock().unwrap().log[before], "take p0");
 }
 
 #[test]
@@ -138,16 +144,18 @@ fn nothing_remains_of_a_chain_whose_agent_ends_at_any_step() {
         for is_taken in [false, true] {
             let nodes = Nodes::default();
             nodes.state.lock().unwrap().failing = Some((at, is_taken));
-            let error = bring_up(&nodes, &parts(0), Duration::ZERO, None).unwrap_err();
+            let error = bring_up(&nodes, parts(0), Duration::ZERO, None).unwrap_err();
             assert!(error.message.starts_with("node `n"), "{error}");
             assert_eq!(names(&nodes), [""; 0], "{at} {is_taken}");
 
             let nodes = Nodes::default();
             let first = all_up(&nodes);
             nodes.state.lock().unwrap().failing = Some((4 + at, is_taken));
-            bring_up(&nodes, &parts(1), Duration::ZERO, Some(&first)).unwrap_err();
-            let left = names(&nodes);
-            assert_eq!(left, ["g0p1", "g0p2", "g0p3", "p0"], "{at} {is_taken}");
+            bring_up(&nodes, parts(1), Duration::ZERO, Some(&first)).unwrap_err();
+            assert_eq!(names(&nodes), OLD, "{at} {is_taken}");
+            let takes = nodes.state.lock().unwrap().takes;
+            // The first part may have taken the new path before its agent's answer was lost.
+            assert_eq!(takes, if at == 3 { 9 } else { 7 }, "{at} {is_taken}");
         }
     }
 }

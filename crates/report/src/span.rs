@@ -56,6 +56,10 @@ pub fn details(span: &SpanStatus, width: u16) -> String {
         &format!("{} in, {} out", span.packets_in, span.packets_out),
         width,
     );
+    if let Some(restored) = &span.restored {
+        let text = format!("brought up again: {restored}");
+        add_field(&mut out, "event", &text, width);
+    }
     out.push_str(&listing(&columns, &span.parts, width));
     out.push('\n');
     add_field(&mut out, "a part", "myelin --node NODE ps PART", width);

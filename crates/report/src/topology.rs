@@ -115,6 +115,11 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
         if let Some(agent) = &host.agent {
             let state = agent.pid.map(|pid| format!("agent {pid}"));
             let state = state.unwrap_or_else(|| "its agent has ended".to_owned());
+            let fault = agent.fault.as_ref().map(|fault| match agent.restarts {
+                0 => format!(" ({fault})"),
+                restarts => format!(" (started anew {restarts} times: {fault})"),
+            });
+            let state = format!("{state}{}", fault.unwrap_or_default());
             add_field(
                 &mut out,
                 &host.name,

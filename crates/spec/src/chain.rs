@@ -161,6 +161,13 @@ impl ServiceChain {
         self.part.as_ref()?.to.as_ref()
     }
 
+    /// The name of the whole chain on this node: of a part the name that all parts have, else the
+    /// chain's own.
+    pub fn whole(&self) -> &str {
+        let whole = self.part.as_ref().and_then(|part| part.whole.as_ref());
+        whole.unwrap_or(&self.name)
+    }
+
     /// Returns the functions at `positions` for deployment, each with the key of its state.
     pub fn instances(&self, positions: std::ops::Range<usize>) -> Vec<FunctionInstance> {
         self.functions[positions]
@@ -171,13 +178,13 @@ impl ServiceChain {
 
     fn instance(&self, function: &FunctionSpec) -> FunctionInstance {
         let (chain, name, side) = match (&self.reverse, &function.reverse_of) {
-            (Some(reverse), Some(undone)) => (reverse, undone, Side::Reply),
-            _ => (&self.name, &function.name, Side::Forward),
+            (Some(reverse), Some(undone)) => (reverse.as_str(), undone, Side::Reply),
+            _ => (self.whole(), &function.name, Side::Forward),
         };
         FunctionInstance {
             config: function.config.clone(),
             state: Some(StateKey {
-                chain: chain.clone(),
+                chain: chain.to_owned(),
                 function: name.clone(),
             }),
             side,

@@ -106,6 +106,7 @@ fn part_node(part: &PartSpec) -> Node {
         ("first", scalar(&part.first.to_string())),
         ("length", scalar(&part.length.to_string())),
     ];
+    entries.extend(part.whole.as_ref().map(|whole| ("whole", scalar(whole))));
     let peers = [("from", &part.from), ("to", &part.to)];
     entries.extend(
         peers

@@ -57,6 +57,10 @@ keys! {
         "first" = integer(0, MAX_LENGTH as u64 - 1, "a position").required();
         /// The number of functions of the whole chain.
         "length" = integer(1, MAX_LENGTH as u64, "a number of functions").required();
+        /// The name of the whole chain on this node, the same in all its parts. Functions of the
+        /// whole with the same name share their state and their worker on a node, so a changed
+        /// order keeps both. Default: the part's own name.
+        "whole" = TEXT;
         /// The node of the previous part. Frames from others are dropped. Absent in the first part.
         "from" = ConfigKey::new(ValueType::Map(PEER_KEYS));
         /// The node of the next part. Absent in the last part.
@@ -76,6 +80,8 @@ pub struct PartSpec {
     pub first: u8,
     /// The number of functions of the whole chain, at most [`MAX_LENGTH`].
     pub length: u8,
+    /// The name of the whole chain on this node; `None`: the part's own name.
+    pub whole: Option<String>,
     /// The node of the previous part; `None` in the first part.
     pub from: Option<PeerSpec>,
     /// The node of the next part; `None` in the last part.
@@ -165,6 +171,9 @@ fn read_keys(field: &Field<'_>) -> Option<PartSpec> {
         path: fields.read(KEYS, "path"),
         first: fields.read(KEYS, "first"),
         length: fields.read(KEYS, "length"),
+        whole: fields
+            .get("whole")
+            .and_then(|field| name::read_label(&field)),
         from: from.map_or(Some(None), |peer| peer.map(Some))?,
         to: to.map_or(Some(None), |peer| peer.map(Some))?,
     })

@@ -120,6 +120,19 @@ impl Topology {
         self.hosts.iter().filter(|host| host.is_node)
     }
 
+    /// Returns the topology with all other nodes as switches: they forward frames, and run no
+    /// functions.
+    #[must_use]
+    pub fn with_nodes(&self, is_kept: &dyn Fn(&str) -> bool) -> Self {
+        let mut changed = self.clone();
+        let others = changed
+            .hosts
+            .extract_if(.., |host| host.is_node && !is_kept(&host.name));
+        let names: Vec<String> = others.map(|host| host.name).collect();
+        changed.switches.extend(names);
+        changed
+    }
+
     /// Returns the switch or node of that name, which forwards frames between its links.
     fn forwarder(&self, name: &str) -> Option<&str> {
         let switches = self.switches.iter().map(String::as_str);

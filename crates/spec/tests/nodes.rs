@@ -36,6 +36,7 @@ fn a_part_means_what_the_file_means() {
         path: 0x80_0001,
         first: 1,
         length: 3,
+        whole: Some("whole-p0".to_owned()),
         from: Some(peer),
         to: None,
     };

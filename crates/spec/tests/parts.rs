@@ -18,7 +18,7 @@ fn chain(spec: &str) -> ServiceChain {
 fn the_first_part_has_match_and_ingress_port() {
     let chain = chain(
         "  match: { protocol: udp }\n  ports: { ingress: eth0 }\n  part: { path: 0x800001, first: 0, \
-         length: 4, to: { interface: eth1, peer: \"02:00:00:00:00:02\" } }\n",
+         length: 4, whole: c, to: { interface: eth1, peer: \"02:00:00:00:00:02\" } }\n",
     );
     let to = PeerSpec {
         interface: "eth1".into(),
@@ -28,11 +28,13 @@ fn the_first_part_has_match_and_ingress_port() {
         path: 0x80_0001,
         first: 0,
         length: 4,
+        whole: Some("c".into()),
         from: None,
         to: Some(to.clone()),
     };
     assert_eq!(part.end(2), 2);
     assert_eq!(chain.part, Some(part));
+    assert_eq!(chain.whole(), "c");
     assert_eq!((chain.from(), chain.to()), (None, Some(&to)));
     let ports = chain.ports.unwrap();
     assert_eq!((&*ports.ingress, &*ports.egress), ("eth0", "eth1"));

@@ -284,6 +284,10 @@ class ChainUp(Record):
     """The chain's owner (`metadata.namespace`)."""
     plan: Plan
     """The deployed plan."""
+    previous_packets_out: Optional[int] = None
+    """After a live change: the packets that left the previous generation, to the next node if it was
+    a part of a chain.
+    """
     rendering_ms: float
     """Time from the request until the chain is active, ms (the rendering delay of SFC-OStack); 0 for
     an unchanged chain.
@@ -964,8 +968,12 @@ class NamedFile(Record):
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class NodeAgentStatus(Record):
     """The agent of a topology's node."""
+    fault: Optional[str] = None
+    """Why the agent was last started anew, or why it is not."""
     pid: Optional[int] = None
     """The agent's process number; absent if the agent has ended."""
+    restarts: int
+    """How often the agent was started anew."""
     run_dir: str
     """The agent's run directory."""
 
@@ -1738,6 +1746,8 @@ class SpanStatus(Record):
     """The parts, in the order of the chain."""
     path: int
     """The service path identifier of the whole."""
+    restored: Optional[str] = None
+    """Why the chain was last brought up again, after a node had lost its part."""
     state: ChainState
     """`active` if all parts are active, else the state of the first part that is not; `failed` if a
     node has lost its part.
@@ -2028,7 +2038,7 @@ class WorkerPlan(Record):
     circuit: str
     """What the worker serves: the chain that makes the end hosts, also for its reverse chain; both
     DPDK devices, sorted; `super-packets`; empty for all other named interfaces. In mapping
-    `distributed` the chain and a dot, to which each function's worker adds the function.
+    `distributed` the whole chain and a dot, to which each function's worker adds the function.
     """
     core: int
     """The core."""

@@ -102,7 +102,7 @@ fn watch(node: &Weak<Node>, tasks: &SyncSender<Task>) -> myelin_linux::Result<()
 /// Whether the interfaces of this chain were never judged. The agent may have read the events of a
 /// change before the chain was in the list.
 fn is_new(running: &RunningChain) -> bool {
-    running.ports.kernel_ports().is_ok() && lock(&running.links).names.is_empty()
+    running.generation().ports.kernel_ports().is_ok() && lock(&running.links).names.is_empty()
 }
 
 /// Judges the interfaces of all chains. Sets `is_pending` if the next judgement cannot wait for an
@@ -162,10 +162,10 @@ fn judge_running(
     links: &mut LinkReader,
     needs_polling: &mut bool,
 ) -> myelin_linux::Result<Option<ChainLinks>> {
-    let Ok((circuit, ingress, egress)) = running.ports.kernel_ports() else {
+    let generation = running.generation();
+    let Ok((circuit, ingress, egress)) = generation.ports.kernel_ports() else {
         return Ok(None);
     };
-    let generation = running.generation();
     let (chain, plan) = (&generation.chain, &generation.plan);
     let named = chain.ports.as_ref();
     // At the side of a neighbour, the port is an internal link.

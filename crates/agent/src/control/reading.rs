@@ -40,7 +40,7 @@ pub(crate) fn read_chain(
         } else {
             None
         },
-        loss_counters: read_loss_counters(running, generation, netlink),
+        loss_counters: read_loss_counters(generation, netlink),
         workers: read_worker_times(generation),
         // DPDK devices report no losses, so missing packets prove nothing.
         may_bypass: generation.plan.on_failure == OnFailure::Pass
@@ -48,11 +48,7 @@ pub(crate) fn read_chain(
     }
 }
 
-fn read_loss_counters(
-    running: &RunningChain,
-    generation: &Generation,
-    netlink: Option<&mut Netlink>,
-) -> Vec<LossCounter> {
+fn read_loss_counters(generation: &Generation, netlink: Option<&mut Netlink>) -> Vec<LossCounter> {
     let mut loss_counters = generation.layout.loss_counters();
     let entrance = generation.entrance.as_ref();
     if let Some(interface) = entrance.and_then(Entrance::near) {
@@ -71,7 +67,7 @@ fn read_loss_counters(
             counter.lost = netlink.transmit_losses(interface).unwrap_or_default();
         }
     }
-    let Ok((_, _, egress)) = running.ports.kernel_ports() else {
+    let Ok((_, _, egress)) = generation.ports.kernel_ports() else {
         return loss_counters;
     };
     if generation.plan.super_packets {

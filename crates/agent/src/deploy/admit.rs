@@ -25,6 +25,7 @@ pub(crate) fn admit(
         plan: &mut planned.plan,
         machine: &planned.machine,
         site: &planned.site,
+        takes_over: &planned.takes_over,
     });
     let mut candidates: Vec<_> = candidates.collect();
     ledger.admit(costs, &mut candidates, is_cancelled, |chain, plan| {

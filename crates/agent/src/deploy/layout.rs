@@ -78,7 +78,6 @@ pub(crate) struct BuiltChain {
     pub(crate) xdp: Option<XdpAttachment>,
     pub(crate) generation: Generation,
     pub(crate) spi: u32,
-    pub(crate) ports: ChainPorts,
     /// The running chain, if this is a change.
     pub(crate) running: Option<Arc<RunningChain>>,
     /// The new settings of a running worker.
@@ -142,6 +141,7 @@ pub(crate) fn build_chain(
         chain,
         plan,
         _router_messages: router_messages,
+        ports,
     };
     let xdp = attach_xdp_door(&generation, running.as_deref());
     let xdp = xdp.map_err(|error| with_chain_name(&generation.chain, error))?;
@@ -149,7 +149,6 @@ pub(crate) fn build_chain(
         xdp,
         generation,
         spi,
-        ports,
         running,
         worker_change,
     })

@@ -30,6 +30,7 @@ impl RequestPorts {
         for chain in chains {
             let Some(ports) = &chain.ports else { continue };
             let running = node.chains.get(&chain.name);
+            let running = running.map(|running| running.generation());
             let place = format!("{}: chain `{}`", chain.places.ports, chain.name);
             let mut add = |name: &str, index: u32| {
                 found.push(RequestPort {

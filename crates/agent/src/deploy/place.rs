@@ -7,7 +7,7 @@ use crate::deploy::plan::{CircuitUse, PlannedChain};
 use crate::deploy::with_chain_name;
 use crate::node::Parts;
 use crate::node::chains::ChainPorts;
-use crate::node::circuit::Circuit;
+use crate::node::circuit::{Circuit, key_of_circuit};
 use crate::node::entrance::Entrance;
 use crate::node::ports::QueueClaim;
 use crate::node::workers::Key;
@@ -23,15 +23,18 @@ pub(crate) struct PlacedChain {
     pub(crate) claims: Vec<QueueClaim>,
 }
 
-/// Opens the ports of a new chain; a running chain keeps its ports.
+/// Opens the ports of a new chain, and of a part with another path; other running chains keep their
+/// ports.
 ///
 /// # Errors
 /// A system error. The step has then removed everything that it made.
 pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain, ApiError> {
     let placed = || {
         let ports = match &planned.running {
-            Some(running) => running.ports.clone(),
-            None => make_ports(parts, &planned.chain, &planned.circuit)?,
+            Some(running) if running.generation().ports.made_by == planned.circuit.made_by => {
+                running.generation().ports.clone()
+            }
+            _ => make_ports(parts, &planned.chain, &planned.circuit)?,
         };
         let spi = match &planned.running {
             Some(running) => running.spi,
@@ -98,7 +101,7 @@ fn make_ports(
         });
     }
     let circuit = parts.circuits.acquire(made_by, || {
-        if *made_by == chain.name {
+        if *made_by == key_of_circuit(chain) {
             return Circuit::create(chain, parts);
         }
         Err(ApiError::failed(format!(

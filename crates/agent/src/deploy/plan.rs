@@ -14,8 +14,10 @@ use myelin_spec::{Hook, Mapping, ServiceChain};
 use crate::api::ApiError;
 use crate::deploy::revision;
 use crate::node::black_box;
-use crate::node::chains::{ChainPorts, Chains, RunningChain};
-use crate::node::circuit::{Circuit, LARGEST_MTU, MTU, find_links_of_ports, find_named_links};
+use crate::node::chains::{ChainPorts, Chains, Generation, RunningChain};
+use crate::node::circuit::{
+    Circuit, LARGEST_MTU, MTU, find_links_of_ports, find_named_links, key_of_circuit,
+};
 use crate::node::port_faults;
 use crate::node::ports::{Port, PortKey, Ports, read_receive_queues};
 use crate::node::workers::Key;
@@ -39,6 +41,8 @@ pub(crate) struct PlannedChain {
     pub(crate) circuit: CircuitUse,
     /// The running chain, if this is a change.
     pub(crate) running: Option<Arc<RunningChain>>,
+    /// Running parts of the same whole on another path, whose packets this part will take.
+    pub(crate) takes_over: Vec<String>,
 }
 
 /// The circuit of a chain.
@@ -112,7 +116,7 @@ pub(crate) fn plan(
             revision::check_owner(&previous.chain, &chain)?;
             if revision::is_same(&previous.chain, &chain) {
                 file.circuits
-                    .insert(chain.name, circuit_use(&running.ports));
+                    .insert(chain.name, circuit_use(&running.generation().ports));
                 plans.unchanged.push(Arc::clone(running));
                 continue;
             }
@@ -142,15 +146,19 @@ impl FilePlanner {
         costs: &Costs,
     ) -> Result<PlannedChain, ApiError> {
         let circuit = match &running {
-            Some(running) => circuit_use(&running.ports),
-            None => self.choose_circuit(node, &chain)?,
+            Some(running) if revision::keeps_ports(&running.generation().chain, &chain) => {
+                circuit_use(&running.generation().ports)
+            }
+            _ => self.choose_circuit(node, &chain)?,
         };
         let (machine, site, plan) = if chain.is_over_dpdk() {
             let machine = planner_machine(PortKind::Native, PortKind::Native);
             let plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
             (machine.clone(), Site::planned(&chain, &machine), plan)
         } else {
-            let ends = inspect_ports(node, &chain, &circuit, running.as_deref())?;
+            let running = running.as_ref().map(|running| running.generation());
+            let kept = running.filter(|running| running.ports.made_by == circuit.made_by);
+            let ends = inspect_ports(node, &chain, &circuit, kept.as_deref())?;
             self.plan_between_ports(&chain, &circuit, ends, costs)?
         };
         match &running {
@@ -158,12 +166,14 @@ impl FilePlanner {
             None => check_worker(node.chains, &chain, &plan)?,
         }
         self.circuits.insert(chain.name.clone(), circuit.clone());
+        let takes_over = find_previous_parts(node.chains, &chain);
         Ok(PlannedChain {
             chain,
             plan,
             machine,
             site,
             circuit,
+            takes_over,
             running,
         })
     }
@@ -219,7 +229,7 @@ impl FilePlanner {
         let reverse = chain.reverse.as_ref().filter(|_| chain.ports.is_none());
         let reverse_circuit = reverse.and_then(|reverse| {
             let running = node.chains.get(reverse);
-            let running = running.map(|running| circuit_use(&running.ports));
+            let running = running.map(|running| circuit_use(&running.generation().ports));
             running.or_else(|| self.circuits.get(reverse).cloned())
         });
         if let Some(reverse) = reverse_circuit {
@@ -229,11 +239,12 @@ impl FilePlanner {
             });
         }
         // The reverse of an earlier chain with this name may still use that chain's circuit.
-        if node.circuits.share(&chain.name).is_some() {
+        let made_by = key_of_circuit(chain);
+        if node.circuits.share(&made_by).is_some() {
             let running = node.chains.all();
             let users = running
                 .iter()
-                .filter(|user| user.ports.made_by == chain.name);
+                .filter(|user| user.generation().ports.made_by == made_by);
             let names: Vec<_> = users.map(|running| running.name.as_str()).collect();
             return Err(ApiError::failed(format!(
                 "{}: chain `{}`: the interfaces of an earlier chain of this name still serve {}: run `myelin down {}`, or \
@@ -245,7 +256,7 @@ impl FilePlanner {
             )));
         }
         Ok(CircuitUse {
-            made_by: chain.name.clone(),
+            made_by,
             is_reversed: false,
         })
     }
@@ -267,6 +278,21 @@ impl FilePlanner {
         let owner = owner.filter(|owner| *owner != chain.owner())?;
         Some((end.name.clone(), owner.clone()))
     }
+}
+
+/// Returns the running parts of the same whole on other paths. One path has packets at a time.
+fn find_previous_parts(chains: &Chains, chain: &ServiceChain) -> Vec<String> {
+    let Some(path) = chain.part.as_ref().map(|part| part.path) else {
+        return Vec::new();
+    };
+    let is_previous = |running: &&Arc<RunningChain>| {
+        let other = &running.generation().chain;
+        let other_path = other.part.as_ref().map(|part| part.path);
+        other.whole() == chain.whole() && other.name != chain.name && other_path != Some(path)
+    };
+    let all = chains.all();
+    let previous = all.iter().filter(is_previous);
+    previous.map(|running| running.name.clone()).collect()
 }
 
 /// Refuses a chain whose worker has failed and still serves other chains.
@@ -361,14 +387,14 @@ fn inspect_ports(
     node: NodeView<'_>,
     chain: &ServiceChain,
     circuit: &CircuitUse,
-    running: Option<&RunningChain>,
+    kept: Option<&Generation>,
 ) -> Result<[PlannedPort; 2], ApiError> {
     if chain.ports.is_some() {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-        let links = match running {
+        let links = match kept {
             // The ports of a part are internal links.
-            Some(running) if chain.part.is_none() => {
-                let (_, ingress, egress) = running.ports.kernel_ports()?;
+            Some(kept) if chain.part.is_none() => {
+                let (_, ingress, egress) = kept.ports.kernel_ports()?;
                 find_links_of_ports(chain, [ingress, egress], &mut netlink)?
             }
             _ => find_named_links(chain, &mut netlink)?,

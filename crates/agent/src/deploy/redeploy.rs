@@ -65,11 +65,11 @@ pub(crate) fn redeploy(
 
 /// Takes a chain down until the agent can deploy it again.
 fn suspend(node: &Node, running: Arc<RunningChain>, status: ChainStatus) {
-    let Ok((_, ingress, egress)) = running.ports.kernel_ports() else {
+    let generation = running.generation();
+    let Ok((_, ingress, egress)) = generation.ports.kernel_ports() else {
         return;
     };
     let indices = [ingress.ifindex, egress.ifindex];
-    let generation = running.generation();
     tracing::warn!(
         chain = running.name,
         faults = status.port_faults.join("; "),

@@ -59,14 +59,15 @@ pub(crate) fn drain_previous(plane: &Plane, switched: &[SwitchedOn]) -> Vec<Opti
     drained.collect()
 }
 
-/// Drains the previous generation of a chain, keeps its counts and frees it.
-pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
+/// Drains the previous generation of a chain, keeps its counts and frees it. Returns the packets
+/// that left it, to the next node if it had another path.
+pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) -> Option<u64> {
     let (previous, current) =
         running.change(|generations| (generations.previous.clone(), generations.current.clone()));
-    let Some(previous) = previous else {
-        return;
-    };
+    let previous = previous?;
     drain(plane, &previous);
+    let ends_path = previous.ports.made_by != current.ports.made_by;
+    let sent = ends_path.then(|| drain_exit(plane, &previous)).flatten();
     if let FrontDoor::Kernel(loaded) = current.layout.front_door() {
         if let Err(error) = plane.drop_old_entry(loaded) {
             tracing::warn!(chain = running.name, %error, "cannot remove the entry of the previous generation: its late packets are dropped");
@@ -82,6 +83,24 @@ pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
     });
     drop(ended);
     drop(wait_until_unique(previous));
+    Some(sent.unwrap_or(figures.packets_out))
+}
+
+/// Waits until the exit link of a drained generation is empty. Returns the packets that left to the
+/// next node.
+fn drain_exit(plane: &Plane, previous: &Generation) -> Option<u64> {
+    let wires = previous.ports.circuit.as_ref()?.wires.as_ref()?;
+    let mut exit = wires.exit()?;
+    let mut last_change = Instant::now();
+    while exit.total() < previous.read(plane).packets_out && last_change.elapsed() < QUIET_TIME {
+        std::thread::sleep(CHECK_INTERVAL);
+        let now = wires.exit()?;
+        if now != exit {
+            last_change = Instant::now();
+        }
+        exit = now;
+    }
+    Some(exit.sent.packets)
 }
 
 /// Waits until all programs that ran at the last change have ended.

@@ -50,18 +50,19 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
             "a process of the chain ended too often and is no longer restarted",
         ));
     }
-    if previous.ports != next.ports {
+    if !has_same_ports(previous, next) {
         return Err(refusal(
             next,
             &next.places.ports,
             "spec.ports cannot be changed while the chain runs",
         ));
     }
-    if wires_of(previous) != wires_of(next) {
+    if !keeps_ports(previous, next) && !starts_path(previous, next) {
         return Err(refusal(
             next,
             &next.places.part,
-            "the path, the neighbours and the positions of a part cannot be changed while the part runs",
+            "the first part of a chain can change its path with its next node and its positions, and no other part can \
+             change these while it runs",
         ));
     }
     if previous.reverse != next.reverse {
@@ -74,7 +75,7 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         };
         return Err(refusal(next, &next.places.reverse, &reason));
     }
-    let makes_hosts = previous.ports.is_none() && running.ports.made_by == previous.name;
+    let makes_hosts = previous.ports.is_none() && generation.ports.made_by == previous.name;
     if makes_hosts
         && myelin_emulator::choose_addresses(&previous.matches).ok()
             != myelin_emulator::choose_addresses(&next.matches).ok()
@@ -86,6 +87,30 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         ));
     }
     Ok(())
+}
+
+/// Whether both descriptions have the same ports. The first part of a chain keeps its ingress only.
+fn has_same_ports(running: &ServiceChain, next: &ServiceChain) -> bool {
+    if running.part.is_none() && next.part.is_none() {
+        return running.ports == next.ports;
+    }
+    let ingress = |chain: &ServiceChain| {
+        let ports = chain.ports.as_ref();
+        ports.map(|ports| (ports.ingress.clone(), ports.driver))
+    };
+    ingress(running) == ingress(next)
+}
+
+/// Whether a running chain keeps its circuit.
+pub(crate) fn keeps_ports(running: &ServiceChain, next: &ServiceChain) -> bool {
+    wires_of(running) == wires_of(next)
+}
+
+/// Whether packets enter a path at this chain, and the next description has another path. Packets
+/// of both paths have wires of their own then.
+fn starts_path(running: &ServiceChain, next: &ServiceChain) -> bool {
+    let path = |chain: &ServiceChain| chain.part.as_ref().map(|part| part.path);
+    running.from().is_none() && next.from().is_none() && path(running) != path(next)
 }
 
 /// The properties of a part that its wires depend on: path, neighbours, and the positions at which

@@ -3,97 +3,30 @@
 //! The agent that owns the topology does this, because it alone knows all nodes. `myelin_manager`
 //! has the parts and their order; this file has the nodes.
 
+mod restore;
 mod status;
+mod takers;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use myelin_linux::netlink::Netlink;
-use myelin_linux::netns::Netns;
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{PartTakers, PlacedPart, SpanPlan, SpanRequest};
-use myelin_packet::MacAddr;
 use myelin_planner::{Machine, Plan, PortKind, placement};
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
 
 use self::status::describe_up;
-use crate::api::{ApiError, ChainSource, ChainStatus, ChainUp, Change, UpRequest};
+use self::takers::Nodes;
+use crate::api::{ApiError, ChainSource, ChainUp, Change, UpRequest};
 use crate::node::Node;
 use crate::node::node_agents::NodeAgent;
-use crate::node::spans::RunningSpan;
-use crate::node::topologies::RunningTopology;
+use crate::node::spans::{LeftBefore, RunningSpan};
 use crate::pool::lock;
 
+pub(crate) use self::restore::{find_broken, restore};
 pub(crate) use self::status::list;
-
-/// The nodes of a topology as takers of parts.
-struct Nodes<'a> {
-    node: &'a Node,
-    topology: Arc<RunningTopology>,
-}
-
-impl Nodes<'_> {
-    fn agent(&self, node: &str) -> Result<&NodeAgent, ApiError> {
-        self.topology.node(node).ok_or_else(|| {
-            let topology = &self.topology.declared.name;
-            ApiError::failed(format!("the topology `{topology}` has no node `{node}`"))
-        })
-    }
-
-    /// Returns the Ethernet address of a node's interface.
-    fn address(&self, node: &str, interface: &str) -> Result<MacAddr, String> {
-        let netns = {
-            let network = lock(&self.topology.network);
-            let host = network.hosts().find(|host| host.name == node);
-            host.map(|host| host.netns)
-        };
-        let found = netns.map(|netns| {
-            let mut netlink = Netlink::open_in(&Netns::open(&netns)?)?;
-            netlink.link(interface)
-        });
-        let mac = match found {
-            Some(Ok(link)) => link.mac.and_then(|mac| mac.to_string().parse().ok()),
-            Some(Err(error)) => return Err(format!("node `{node}`: {error}")),
-            None => None,
-        };
-        mac.ok_or_else(|| {
-            format!("the interface `{interface}` of the node `{node}` has no Ethernet address")
-        })
-    }
-}
-
-impl PartTakers for Nodes<'_> {
-    fn take(&self, node: &str, request: &UpRequest) -> Result<ChainUp, ApiError> {
-        let ups = self.agent(node)?.connect()?.up(request)?;
-        let up = ups.into_iter().next();
-        up.ok_or_else(|| ApiError::failed("the agent took no part"))
-    }
-
-    fn remove(&self, node: &str, part: &str) -> Result<(), ApiError> {
-        let agent = self.agent(node)?;
-        let removed = agent.connect().and_then(|client| {
-            if client.list()?.iter().any(|status| status.chain == part) {
-                client.down(part)?;
-            }
-            Ok(())
-        });
-        // What an ended agent left is removed before its successor starts.
-        removed.or_else(|error| {
-            if agent.has_ended() {
-                agent.revive(&self.node.parts)
-            } else {
-                Err(error)
-            }
-        })
-    }
-
-    fn status(&self, node: &str, part: &str) -> Result<Option<ChainStatus>, ApiError> {
-        let list = self.agent(node)?.connect()?.list()?;
-        Ok(list.into_iter().find(|status| status.chain == part))
-    }
-}
 
 /// Chains over nodes that a request made or changed. Dropping the value undoes that, unless they
 /// are kept.
@@ -105,9 +38,14 @@ pub(crate) struct NewSpans<'a> {
 }
 
 impl NewSpans<'_> {
-    /// Keeps the chains, because the request has succeeded. Returns the answers.
+    /// Keeps the chains, because the request has succeeded: removes the parts of previous paths.
+    /// Returns the answers.
     pub(crate) fn keep(mut self) -> Vec<ChainUp> {
-        self.changed.clear();
+        for (new, previous) in self.changed.drain(..) {
+            if let Some(previous) = previous {
+                retire(self.node, &new, &previous);
+            }
+        }
         std::mem::take(&mut self.ups)
     }
 }
@@ -130,14 +68,31 @@ fn undo(
     previous: Option<Arc<RunningSpan>>,
 ) -> Result<(), ApiError> {
     let nodes = nodes_of(node, &new.chain, &new.topology)?;
-    let Some(previous) = previous else {
-        node.spans.remove(&new.chain.name);
-        return deployment::take_down(&nodes, &new.deployment);
-    };
-    let links = previous.deployment.links;
-    deployment::bring_up(&nodes, &previous.parts, links, Some(&new.deployment))?;
-    node.spans.insert(previous);
+    let old = previous.as_ref().map(|previous| &previous.deployment);
+    // Until all parts are gone, `ps` and `down` know the chain.
+    deployment::undo(&nodes, &new.deployment, old)?;
+    match previous {
+        Some(previous) => node.spans.insert(previous),
+        None => drop(node.spans.remove(&new.chain.name)),
+    }
     Ok(())
+}
+
+/// Removes the parts of the previous path, after their packets have left.
+fn retire(node: &Node, new: &RunningSpan, previous: &RunningSpan) {
+    let nodes = match nodes_of(node, &new.chain, &new.topology) {
+        Ok(nodes) => nodes,
+        Err(error) => {
+            tracing::error!(chain = new.chain.name, %error, "cannot remove the previous path");
+            return;
+        }
+    };
+    let left = deployment::retire(&nodes, &previous.deployment, &new.deployment);
+    let first = new.deployment.ups.first();
+    let first = first.and_then(|up| up.previous_packets_out);
+    let mut before = lock(&new.left_before);
+    before.first += first.unwrap_or_default();
+    before.whole += left;
 }
 
 /// Finds the topology of a chain's nodes.
@@ -168,7 +123,7 @@ fn failed(chain: &ServiceChain, reason: impl std::fmt::Display) -> ApiError {
 pub(crate) fn up<'a>(
     node: &'a Node,
     chains: Vec<ServiceChain>,
-    source: &ChainSource,
+    source: &Arc<ChainSource>,
     force: bool,
     start: Instant,
 ) -> Result<NewSpans<'a>, ApiError> {
@@ -178,8 +133,7 @@ pub(crate) fn up<'a>(
         ups: Vec::new(),
     };
     for chain in chains {
-        remove_broken(node, &chain)?;
-        let previous = node.spans.get(&chain.name);
+        let previous = find_previous(node, &chain)?;
         let (span, change) = up_one(node, chain, (source, force), previous.as_ref())?;
         let mut up = describe_up(&span, change);
         if change != Change::Unchanged {
@@ -201,7 +155,7 @@ pub(crate) fn up<'a>(
 fn up_one(
     node: &Node,
     mut chain: ServiceChain,
-    (source, force): (&ChainSource, bool),
+    (source, force): (&Arc<ChainSource>, bool),
     previous: Option<&Arc<RunningSpan>>,
 ) -> Result<(Arc<RunningSpan>, Change), ApiError> {
     let ingress = chain.ports.as_ref().map(|ports| ports.ingress.clone());
@@ -220,13 +174,13 @@ fn up_one(
         ));
     }
     let plan = plan_whole(&chain)?;
+    let declared = chain.clone();
     place(&nodes, &mut chain, &plan)?;
-    for name in myelin_manager::cut(&chain)
-        .iter()
-        .map(|section| &section.node)
-    {
-        if let Some(agent) = nodes.topology.node(name) {
+    let mut starts = BTreeMap::new();
+    for section in myelin_manager::cut(&chain) {
+        if let Some(agent) = nodes.topology.node(&section.node) {
             agent.revive(&node.parts)?;
+            starts.insert(section.node, agent.starts());
         }
     }
     let build = |path, generation| {
@@ -250,7 +204,7 @@ fn up_one(
     };
     if let Some(old) = previous {
         let (_, parts) = build(old.path, old.generation)?;
-        if is_same(&parts, &old.parts) && has_all_parts(&nodes, old) {
+        if is_same(&parts, &old.deployment.parts) && has_all_parts(&nodes, old) {
             return Ok((Arc::clone(old), Change::Unchanged));
         }
     }
@@ -260,7 +214,7 @@ fn up_one(
     refuse_other_ingress(&chain, &parts, previous)?;
     let links = Duration::from_nanos(planned.links_ns);
     let old = previous.map(|old| &old.deployment);
-    let deployment = deployment::bring_up(&nodes, &parts, links, old)
+    let deployment = deployment::bring_up(&nodes, parts, links, old)
         .map_err(|error| super::with_chain_name(&chain, error))?;
     let functions = planned.parts.iter().map(|(_, object)| {
         let own = chain.functions[object.functions.clone()].iter();
@@ -269,13 +223,20 @@ fn up_one(
     let change = previous.map_or(Change::Created, |_| Change::Changed);
     let span = RunningSpan {
         functions: functions.collect(),
+        declared,
+        source: Arc::clone(source),
+        is_forced: force,
+        starts,
+        restored: Mutex::default(),
         chain,
         plan,
         topology,
         path,
         generation,
-        parts,
         deployment,
+        left_before: Mutex::new(
+            previous.map_or_else(LeftBefore::default, |old| *lock(&old.left_before)),
+        ),
         since: previous.map_or_else(Instant::now, |old| old.since),
     };
     Ok((Arc::new(span), change))
@@ -293,7 +254,11 @@ fn place(nodes: &Nodes<'_>, chain: &mut ServiceChain, plan: &Plan) -> Result<(),
     let topology = lock(&nodes.topology.network).topology().clone();
     let cores = myelin_linux::affinity::highest_core() + 1;
     let costs = super::load_costs()?;
-    let placed = placement::place_on(&topology, chain, plan, &costs, cores);
+    let is_trusted = |name: &str| nodes.agent(name).is_ok_and(NodeAgent::is_trusted);
+    let trusted = topology.with_nodes(&is_trusted);
+    let place_on = |topology| placement::place_on(topology, chain, plan, &costs, cores);
+    // Without another choice, the functions wait for the agent of a node that was silent.
+    let placed = place_on(&trusted).or_else(|_| place_on(&topology));
     let placed = placed.map_err(|refusal| {
         ApiError::refused(format!(
             "{}: chain `{}`: {refusal}",
@@ -372,36 +337,37 @@ fn is_same(new: &[NewPart], old: &[NewPart]) -> bool {
 }
 
 fn has_all_parts(nodes: &Nodes<'_>, span: &RunningSpan) -> bool {
-    let is_there = |part: &PlacedPart| {
+    let is_there = |NewPart { at: part, .. }: &NewPart| {
         let status = nodes.status(&part.node, &part.name);
         status.is_ok_and(|status| status.is_some())
     };
     span.deployment.parts.iter().all(is_there)
 }
 
-/// Removes the running generation of a chain if a node has lost its part: it carries no packets.
-fn remove_broken(node: &Node, chain: &ServiceChain) -> Result<(), ApiError> {
+/// Returns the running generation of a chain. Removes its parts instead if a node has lost the first
+/// part: no packet enters it. `ps` and `down` know the chain until the next generation is up.
+fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<RunningSpan>>, ApiError> {
     let Some(old) = node.spans.get(&chain.name) else {
-        return Ok(());
+        return Ok(None);
     };
     let nodes = nodes_of(node, chain, &old.topology)?;
-    if has_all_parts(&nodes, &old) {
-        return Ok(());
+    let first = old.deployment.parts.first();
+    let status = first.map(|first| nodes.status(&first.at.node, &first.at.name));
+    if status.is_some_and(|status| status.is_ok_and(|status| status.is_some())) {
+        return Ok(Some(old));
     }
-    deployment::take_down(&nodes, &old.deployment)
-        .map_err(|error| super::with_chain_name(chain, error))?;
-    node.spans.remove(&chain.name);
-    Ok(())
+    let removed = deployment::take_down(&nodes, &old.deployment);
+    removed.map_err(|error| super::with_chain_name(chain, error))?;
+    Ok(None)
 }
 
-/// Refuses changes that the first part cannot make live: packets enter all generations at one node,
-/// and an agent changes neither path nor neighbours of a running part.
+/// Refuses a change that moves the first part, because packets enter at one node.
 fn refuse_other_ingress(
     chain: &ServiceChain,
     parts: &[NewPart],
     previous: Option<&Arc<RunningSpan>>,
 ) -> Result<(), ApiError> {
-    let old = previous.and_then(|old| old.parts.first());
+    let old = previous.and_then(|old| old.deployment.parts.first());
     match (old, parts.first()) {
         (Some(old), Some(new)) if old.at.node != new.at.node => Err(failed(
             chain,
@@ -410,17 +376,6 @@ fn refuse_other_ingress(
                 old.at.node, new.at.node, chain.name
             ),
         )),
-        (Some(_), Some(_))
-            if previous.is_some_and(|old| old.parts.len() > 1) || parts.len() > 1 =>
-        {
-            Err(failed(
-                chain,
-                format!(
-                    "a chain whose functions run on several nodes cannot change live: `myelin down {}` first",
-                    chain.name
-                ),
-            ))
-        }
         _ => Ok(()),
     }
 }

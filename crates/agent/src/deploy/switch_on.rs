@@ -36,14 +36,13 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
         xdp,
         generation,
         spi,
-        ports,
         running,
         worker_change,
     } = built;
     let Some(running) = running else {
         redirect_to_new_chain(spi, &generation)?;
         return Ok(SwitchedOn {
-            running: Arc::new(RunningChain::new(spi, ports, generation, xdp)),
+            running: Arc::new(RunningChain::new(spi, generation, xdp)),
             since: Instant::now(),
             is_change: false,
             worker_change,

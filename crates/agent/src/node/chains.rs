@@ -33,7 +33,8 @@ pub(crate) struct ChainPorts {
     pub(crate) circuit: Option<CircuitLease>,
     /// Whether the chain enters at the circuit's egress.
     pub(crate) is_reversed: bool,
-    /// The chain that made the circuit: this chain or its reverse.
+    /// The key of the circuit: the chain that made it, which is this chain or its reverse; of a
+    /// part also the path.
     pub(crate) made_by: String,
     /// The interface or device where packets enter.
     pub(crate) ingress: String,
@@ -78,6 +79,8 @@ pub(crate) struct Generation {
     pub(crate) entrance: Option<Entrance>,
     /// The senders of the ICMP messages of routers in the kernel.
     pub(crate) _router_messages: Vec<RouterMessages>,
+    /// The ports. They drop after everything behind them.
+    pub(crate) ports: ChainPorts,
 }
 
 impl Generation {
@@ -124,7 +127,6 @@ impl Generation {
 pub(crate) struct RunningChain {
     pub(crate) name: String,
     pub(crate) spi: u32,
-    pub(crate) ports: ChainPorts,
     pub(crate) started: Instant,
     /// The last judgement on the chain's interfaces.
     pub(crate) links: Mutex<ChainLinks>,
@@ -146,16 +148,10 @@ pub(crate) struct Generations {
 
 impl RunningChain {
     /// Creates a running chain. The front door already sends packets to `generation`.
-    pub(crate) fn new(
-        spi: u32,
-        ports: ChainPorts,
-        generation: Generation,
-        xdp: Option<XdpAttachment>,
-    ) -> Self {
+    pub(crate) fn new(spi: u32, generation: Generation, xdp: Option<XdpAttachment>) -> Self {
         Self {
             name: generation.chain.name.clone(),
             spi,
-            ports,
             started: Instant::now(),
             links: Mutex::default(),
             generations: Mutex::new(Generations {
@@ -201,16 +197,12 @@ impl RunningChain {
 
     /// Waits until all readers are done, then frees everything that only this chain needed.
     pub(crate) fn tear_down(self: Arc<Self>) {
-        let Self {
-            ports, generations, ..
-        } = wait_until_unique(self);
+        let Self { generations, .. } = wait_until_unique(self);
         let generations = generations.into_inner();
         let generations = generations.unwrap_or_else(PoisonError::into_inner);
         drop(generations.xdp);
         drop(generations.previous.map(wait_until_unique));
         drop(wait_until_unique(generations.current));
-        // Drop the ports after everything behind the ports.
-        drop(ports);
     }
 
     /// Fails the chain after the end of a process that is no longer restarted. With `onFailure:

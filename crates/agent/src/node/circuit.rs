@@ -23,8 +23,17 @@ pub(crate) const MTU: u32 = 1500;
 /// with its headers, its headroom and the kernel's own data must fit in one page.
 pub(crate) const LARGEST_MTU: u32 = 3400;
 
-/// A chain's lease on a circuit. The key is the name of the chain that made the circuit.
+/// A chain's lease on a circuit. The key is [`key_of_circuit`] of the chain that made the circuit.
 pub(crate) type CircuitLease = Lease<String, Circuit>;
+
+/// The key of the circuit that a chain makes: its name. A part has a circuit for each path, because
+/// its old and its new path have wires of their own while it changes.
+pub(crate) fn key_of_circuit(chain: &ServiceChain) -> String {
+    match &chain.part {
+        Some(part) => format!("{} on path {}", chain.name, part.path),
+        None => chain.name.clone(),
+    }
+}
 
 /// Two ports and the hosts behind the ports. Dropping the circuit removes the hosts, and each port
 /// without other users.

@@ -25,8 +25,8 @@ impl IngressBlock {
     /// # Errors
     /// The chain lies between DPDK devices, or its port does not redirect packets to it.
     pub(crate) fn replace(parts: &Parts, running: &RunningChain) -> Result<Self, ApiError> {
-        let (_, ingress, _) = running.ports.kernel_ports()?;
         let generation = running.generation();
+        let (_, ingress, _) = generation.ports.kernel_ports()?;
         let blocked = Self::make(
             parts,
             ingress.clone(),

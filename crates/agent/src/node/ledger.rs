@@ -40,6 +40,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) plan: &'a mut Plan,
     pub(crate) machine: &'a Machine,
     pub(crate) site: &'a Site,
+    /// Admitted chains whose packets this chain will take. They keep their bookings.
+    pub(crate) takes_over: &'a [String],
 }
 
 /// The bookings of a file's chains until the commit. Dropping the value without a commit restores
@@ -78,6 +80,8 @@ impl NodeLedger {
                 (name.clone(), ledger.remove(name))
             };
             let chains: Vec<_> = candidates.iter().map(remove).collect();
+            let taken_over = candidates.iter().flat_map(|candidate| candidate.takes_over);
+            let taken_over: Vec<_> = taken_over.filter_map(|name| ledger.remove(name)).collect();
             let decided = candidates.iter_mut().try_for_each(|candidate| {
                 let node = admission::Node {
                     costs,
@@ -91,6 +95,9 @@ impl NodeLedger {
                 ledger.insert(booking);
                 Ok(())
             });
+            for booking in taken_over {
+                ledger.insert(booking);
+            }
             let Err(error) = decided else {
                 for (name, booking) in &chains {
                     if let Some(mut booking) = booking.clone() {
@@ -203,6 +210,7 @@ mod tests {
             plan,
             machine: &machine,
             site,
+            takes_over: &[],
         });
         let mut candidates: Vec<_> = candidates.collect();
         let decide = |_: &ServiceChain, plan: &mut Plan| {

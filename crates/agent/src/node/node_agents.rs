@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use myelin_dataplane::Deaths;
 use myelin_emulator::{Network, NetworkHost};
 use myelin_linux::cgroup::Limits;
 use myelin_linux::journal::{Resource, ResourceGuard};
@@ -29,6 +30,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait for the kernel to end a killed agent.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time without an answer after which an agent is silent. Also an agent with a small share of a
+/// busy core answers in this time.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
+/// Time for which functions are placed elsewhere after the silence of an agent.
+const DISTRUST: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Longest path of a Unix socket (`sun_path` without its last zero).
 const MAX_SOCKET_PATH: usize = 107;
@@ -39,6 +45,32 @@ pub(crate) struct NodeAgent {
     run_dir: RunDir,
     cpus: Vec<u32>,
     process: Mutex<NodeProcess>,
+    faults: Mutex<Faults>,
+}
+
+/// The faults of a node's agent.
+#[derive(Default)]
+struct Faults {
+    deaths: Deaths,
+    /// How often the agent was started.
+    starts: u32,
+    /// The last fault, or why the agent is not started anew.
+    last: Option<String>,
+    /// Since when functions are placed on other nodes, because the agent was silent.
+    silent_since: Option<Instant>,
+    /// Whether the agent ended too often.
+    has_failed: bool,
+}
+
+/// What a check of an agent found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It answers, or starts.
+    Answers,
+    /// It runs, and does not answer.
+    Silent,
+    /// It has ended.
+    Ended,
 }
 
 struct NodeProcess {
@@ -71,6 +103,7 @@ impl NodeAgent {
                 run_dir,
                 cpus,
                 process: Mutex::new(process),
+                faults: Mutex::default(),
             });
         }
         nodes.iter().try_for_each(Self::wait_until_ready)?;
@@ -116,18 +149,96 @@ impl NodeAgent {
 
     /// Describes the agent.
     pub(crate) fn status(&self) -> NodeAgentStatus {
+        let faults = lock(&self.faults);
         NodeAgentStatus {
             run_dir: self.run_dir.path().display().to_string(),
             pid: self.pid(),
+            restarts: faults.starts,
+            fault: faults.last.clone(),
         }
+    }
+
+    /// How often the agent was started anew. A part of an earlier start is lost.
+    pub(crate) fn starts(&self) -> u32 {
+        lock(&self.faults).starts
+    }
+
+    /// Whether the agent ended too often, and is started anew only by a request.
+    pub(crate) fn has_failed(&self) -> bool {
+        lock(&self.faults).has_failed
+    }
+
+    /// Whether functions may be placed on the node.
+    pub(crate) fn is_trusted(&self) -> bool {
+        let faults = lock(&self.faults);
+        let was_silent = faults
+            .silent_since
+            .is_some_and(|since| since.elapsed() < DISTRUST);
+        !was_silent && !faults.has_failed
+    }
+
+    /// Asks the agent for a sign of life.
+    pub(crate) fn check(&self) -> Health {
+        if self.pid().is_none() {
+            return Health::Ended;
+        }
+        let asked = Instant::now();
+        let client = self.connect();
+        let answer = client.and_then(|client| client.info());
+        // An agent that starts or ends refuses the connection at once.
+        match answer {
+            Err(_) if asked.elapsed() >= SILENT_AFTER => Health::Silent,
+            _ => Health::Answers,
+        }
+    }
+
+    /// Kills a silent agent.
+    pub(crate) fn end_silent(&self) {
+        let seconds = SILENT_AFTER.as_secs();
+        let mut faults = lock(&self.faults);
+        faults.silent_since = Some(Instant::now());
+        faults.last = Some(format!("it did not answer in {seconds} s and was killed"));
+        drop(faults);
+        tracing::warn!(
+            node = self.name(),
+            "the node's agent is silent: it is killed"
+        );
+        let _ = lock(&self.process).child.kill();
+    }
+
+    /// Starts an ended agent anew, unless it ends too often. Returns whether it runs.
+    pub(crate) fn restart(&self, parts: &Parts) -> bool {
+        let mut faults = lock(&self.faults);
+        if faults.has_failed {
+            return false;
+        }
+        let ends_too_often = faults.deaths.record_death(Instant::now());
+        drop(faults);
+        let started = if ends_too_often {
+            Err(ApiError::failed("it ended too often"))
+        } else {
+            self.revive(parts)
+        };
+        let Err(error) = started else { return true };
+        let mut faults = lock(&self.faults);
+        let ends = ends_too_often || faults.deaths.record_failed_start();
+        if ends && !faults.has_failed {
+            faults.has_failed = true;
+            tracing::error!(node = self.name(), %error, "the node's agent is no longer started anew");
+            faults.last = Some(format!(
+                "{}: it is no longer started anew; see its log, then `up` a chain on the node",
+                error.message
+            ));
+        }
+        false
     }
 
     /// Connects to the agent.
     ///
     /// # Errors
-    /// The agent has ended, or does not answer.
+    /// The agent has ended, or does not answer for [`SILENT_AFTER`].
     pub(crate) fn connect(&self) -> Result<Client, ApiError> {
-        Client::connect(&self.run_dir)?.ok_or_else(|| {
+        Client::connect_within(&self.run_dir, SILENT_AFTER)?.ok_or_else(|| {
             ApiError::failed(format!("the agent of the node `{}` has ended", self.name()))
         })
     }
@@ -162,7 +273,15 @@ impl NodeAgent {
         process.recorded = None;
         *process = start(parts, &self.run_dir, &self.host, &self.cpus)?;
         drop(process);
-        self.wait_until_ready()
+        self.wait_until_ready()?;
+        let mut faults = lock(&self.faults);
+        faults.starts += 1;
+        faults.has_failed = false;
+        faults.deaths.record_start();
+        let ended = || "it had ended".to_owned();
+        let fault = faults.last.get_or_insert_with(ended).clone();
+        tracing::warn!(node = self.name(), fault, "started the node's agent anew");
+        Ok(())
     }
 
     fn wait_until_ready(&self) -> Result<(), ApiError> {

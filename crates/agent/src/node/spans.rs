@@ -6,18 +6,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use myelin_manager::Deployment;
-use myelin_manager::deployment::NewPart;
 use myelin_packet::meta::MAX_SPI;
 use myelin_planner::Plan;
 use myelin_spec::ServiceChain;
 use myelin_spec::part::FIRST_PATH;
 
+use crate::api::ChainSource;
 use crate::pool::lock;
 
 /// A running chain over nodes.
 pub(crate) struct RunningSpan {
     /// The whole.
     pub(crate) chain: ServiceChain,
+    /// The whole as its file describes it: without the nodes that placement chose.
+    pub(crate) declared: ServiceChain,
+    /// The file.
+    pub(crate) source: Arc<ChainSource>,
+    /// Whether the parts may be best effort.
+    pub(crate) is_forced: bool,
     /// The plan of the whole.
     pub(crate) plan: Plan,
     /// The topology of the nodes.
@@ -25,13 +31,26 @@ pub(crate) struct RunningSpan {
     /// The service path identifier of the whole.
     pub(crate) path: u32,
     pub(crate) generation: u16,
-    /// The parts as the nodes got them.
-    pub(crate) parts: Vec<NewPart>,
     /// The names of the functions of each part.
     pub(crate) functions: Vec<Vec<String>>,
     pub(crate) deployment: Deployment,
+    /// How often the agent of each node had been started when it took its parts.
+    pub(crate) starts: BTreeMap<String, u32>,
+    /// Why the chain was last brought up again.
+    pub(crate) restored: Mutex<Option<String>>,
+    /// Packets that left the first part, and the whole, on previous paths.
+    pub(crate) left_before: Mutex<LeftBefore>,
     /// The time since which the first generation is up.
     pub(crate) since: Instant,
+}
+
+/// Packets that left on the previous paths of a chain, as far as these have ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LeftBefore {
+    /// The first part, which counts on with each path.
+    pub(crate) first: u64,
+    /// The last part of each path.
+    pub(crate) whole: u64,
 }
 
 /// The running chains over nodes, by name.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use myelin_kernel::{
-    Neighbour, PartArrival, PartFrames, PartTtl, WireDoor, WireDrops, WireExit, WireExitConfig,
-    WireExitCounters,
+    Neighbour, PartArrival, PartFrames, PartTtl, UserPort, WireDoor, WireDrops, WireExit,
+    WireExitConfig, WireExitCounters,
 };
 use myelin_linux::journal::ResourceGuard;
 use myelin_linux::link::{Link, LinkId};
@@ -69,7 +69,9 @@ pub(crate) struct Wires {
     /// The port to the next node.
     exit: Option<PortLease>,
     _exit_link: Option<ResourceGuard>,
-    /// The part's interfaces. Those of users are there because users' frames must carry no NSH.
+    /// Keeps frames with NSH away from the ports of users.
+    _user_ports: Vec<UserPort>,
+    /// The part's interfaces.
     interfaces: Vec<Lease<u32, WiredInterface>>,
 }
 
@@ -85,6 +87,15 @@ impl Wires {
         if egress.index != ingress.index {
             interfaces.push(WiredInterface::acquire(parts, egress)?);
         }
+        let ends = [(&part.from, ingress.index), (&part.to, egress.index)];
+        let of_users = ends.iter().filter(|(peer, _)| peer.is_none());
+        let of_users = of_users.filter_map(|(_, index)| {
+            let mut interfaces = interfaces.iter();
+            interfaces.find(|interface| interface.ifindex == *index)
+        });
+        let user_ports = of_users.map(|interface| interface.door.add_user_port());
+        let user_ports: Result<Vec<_>, _> = user_ports.collect();
+        let user_ports = user_ports.map_err(ApiError::failed)?;
         let first = u8::MAX - part.first;
         let (ingress, arrival, ttl) = match &part.from {
             Some(from) => {
@@ -109,6 +120,7 @@ impl Wires {
             arrival,
             exit: exit_link.is_some().then(|| egress.clone()),
             _exit_link: exit_link,
+            _user_ports: user_ports,
             interfaces,
         };
         Ok((ingress, egress, wires))

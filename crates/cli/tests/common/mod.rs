@@ -17,6 +17,7 @@ pub(crate) mod port_chains;
 pub(crate) mod port_pair;
 pub(crate) mod streams;
 pub(crate) mod taps;
+pub(crate) mod traffic;
 
 /// Prints why a test is skipped; with `CI=true`, `scripts/test` refuses reasons that are not in
 /// `scripts/allowed-skips.txt`.

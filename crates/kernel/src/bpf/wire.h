@@ -68,28 +68,28 @@ static __always_inline bool put_stamp_in_front(hook_ctx *ctx, __u64 stamp_ns)
 	return true;
 }
 
-/* Removes what carries the stamp over an exit link. Returns the stamp; 0: the packet has none. */
-static __always_inline __u64 take_stamp(hook_ctx *ctx)
+/* Removes what carries the stamp over an exit link. A packet without a stamp leaves `stamp_ns`
+ * unchanged. Returns false if the stamp stays in the packet. */
+static __always_inline bool take_stamp(hook_ctx *ctx, __u64 *stamp_ns)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	const struct encapsulation *nsh = data;
 	struct stamp_tags *tagged = data;
-	__u64 stamp_ns = 0;
 
 	if ((const void *)(nsh + 1) <= data_end && nsh->ethernet.h_proto == bpf_htons(ETH_P_NSH)) {
-		stamp_ns = (__u64)bpf_ntohl(nsh->stamp_high) << 32 | bpf_ntohl(nsh->stamp_low);
-		return bpf_xdp_adjust_head(ctx, sizeof(*nsh)) ? 0 : stamp_ns;
+		*stamp_ns = (__u64)bpf_ntohl(nsh->stamp_high) << 32 | bpf_ntohl(nsh->stamp_low);
+		return bpf_xdp_adjust_head(ctx, sizeof(*nsh)) == 0;
 	}
 	if ((void *)(tagged + 1) > data_end || tagged->tags.type_high != RELAY_TYPE ||
 	    tagged->tags.type_low != RELAY_TYPE || tagged->type_last != RELAY_TYPE)
-		return 0;
-	stamp_ns = restore_stamp(bpf_ntohs(tagged->tags.high), bpf_ntohs(tagged->tags.low));
+		return true;
+	*stamp_ns = restore_stamp(bpf_ntohs(tagged->tags.high), bpf_ntohs(tagged->tags.low));
 
 	__u32 *moved = data + STAMP_TAGS_LEN;
 
 	for (int i = MAC_WORDS - 1; i >= 0; i--)
 		moved[i] = tagged->addresses[i];
-	return bpf_xdp_adjust_head(ctx, STAMP_TAGS_LEN) ? 0 : stamp_ns;
+	return bpf_xdp_adjust_head(ctx, STAMP_TAGS_LEN) == 0;
 }
 
 /*

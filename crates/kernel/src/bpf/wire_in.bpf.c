@@ -47,6 +47,8 @@ struct part {
 };
 
 /* The key is path identifier << 8 | service index. */
+#define USER_PORT 0 /* a key that no part has: users are behind the interface */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -214,15 +216,26 @@ static __always_inline int receive(hook_ctx *ctx, __u32 family, __u32 tunnel)
 	return bpf_redirect(part->near, 0);
 }
 
+/* A frame to another station: a bridge of this node may forward it to another node, but never for
+ * users, who could forge frames of the neighbour. */
+static __always_inline int pass_on(const hook_ctx *ctx)
+{
+	__u32 user_port = USER_PORT;
+
+	if (ctx->protocol == bpf_htons(ETH_P_NSH) && bpf_map_lookup_elem(&parts, &user_port))
+		return drop_and_count(ctx, WIRE_UNKNOWN);
+	return HOOK_PASS;
+}
+
 HOOK_SECTION
 int myelin_wire_in(hook_ctx *ctx)
 {
 	__u32 protocol = ctx->protocol;
 
+	if (ctx->pkt_type == PACKET_OTHERHOST)
+		return pass_on(ctx);
 	if (protocol == bpf_htons(ETH_P_NSH))
 		return receive(ctx, FAMILY_ETHERNET, 0);
-	if (ctx->pkt_type == PACKET_OTHERHOST)
-		return HOOK_PASS;
 	if (protocol == bpf_htons(ETH_P_IP) && is_vxlan(ctx, FAMILY_IPV4))
 		return receive(ctx, FAMILY_IPV4, sizeof(struct tunnel4));
 	if (protocol == bpf_htons(ETH_P_IPV6) && is_vxlan(ctx, FAMILY_IPV6))

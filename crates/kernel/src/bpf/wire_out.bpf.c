@@ -11,7 +11,7 @@
 /* Counter lines of an exit; same order as in myelin_kernel::wire. */
 enum exit_line {
 	EXIT_SENT = 0,
-	EXIT_TOO_LONG = 1,   /* with its headers, longer than the interface allows */
+	EXIT_TOO_LONG = 1,   /* with its headers, longer than the interface or the page allows */
 	EXIT_UNRESOLVED = 2, /* the neighbour's Ethernet address is unknown */
 };
 
@@ -88,21 +88,22 @@ static __always_inline __u16 checksum_ipv4(const void *header)
 	return ~((sum & 0xffff) + (sum >> 16));
 }
 
-/* Puts `tunnel` bytes and the NSH header in front of the packet. `tunnel` is a constant. */
-static __always_inline int encapsulate(hook_ctx *ctx, const struct wire_header *header, __u32 ttl,
-				       __u64 stamp_ns, __u32 tunnel)
+/* Puts `tunnel` bytes and the NSH header in front of the packet. `tunnel` is a constant. Returns
+ * false if the packet has no room for them. */
+static __always_inline bool encapsulate(hook_ctx *ctx, const struct wire_header *header, __u32 ttl,
+					__u64 stamp_ns, __u32 tunnel)
 {
 	const __u32 size = tunnel + sizeof(struct encapsulation);
 
 	if (bpf_xdp_adjust_head(ctx, -(int)size))
-		return drop_and_count(ctx, EXIT_TOO_LONG);
+		return false;
 
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	__u32 *words = data;
 	struct encapsulation *nsh = data + tunnel;
 
 	if (data + size + 2 > data_end)
-		return HOOK_DROP;
+		return false;
 	/* The size is no multiple of four: the first two bytes of the packet stay. */
 	for (__u32 i = 0; i < size / sizeof(__u32); i++)
 		words[i] = header->bytes[i];
@@ -132,7 +133,19 @@ static __always_inline int encapsulate(hook_ctx *ctx, const struct wire_header *
 		outer->vxlan.udp.len = bpf_htons(length - sizeof(struct ipv6hdr));
 		outer->vxlan.udp.source = choose_source_port(data + size, data_end);
 	}
-	return HOOK_PASS;
+	return true;
+}
+
+static __always_inline bool put_headers(hook_ctx *ctx, const struct wire_header *header, __u32 ttl,
+					__u64 stamp_ns)
+{
+	__u32 size = IMMEDIATE(header);
+
+	if (size == sizeof(struct encapsulation))
+		return encapsulate(ctx, header, ttl, stamp_ns, 0);
+	if (size == sizeof(struct tunnel4) + sizeof(struct encapsulation))
+		return encapsulate(ctx, header, ttl, stamp_ns, sizeof(struct tunnel4));
+	return encapsulate(ctx, header, ttl, stamp_ns, sizeof(struct tunnel6));
 }
 
 HOOK_SECTION
@@ -145,19 +158,23 @@ int myelin_wire_out(hook_ctx *ctx)
 	if (!header || !ttl || !header->is_resolved)
 		return drop_and_count(ctx, EXIT_UNRESOLVED);
 
-	__u64 stamp_ns = take_stamp(ctx);
-	__u32 length = hook_length(ctx);
+	__u64 stamp_ns = 0;
+
+	if (!take_stamp(ctx, &stamp_ns))
+		return drop_and_count(ctx, EXIT_TOO_LONG);
+
+	__u32 length = hook_length(ctx), framed = length;
 
 	/* The verifier forbids sums of a packet's end and a number. */
-	asm("" : "+r"(length));
-	if (length + size > IMMEDIATE(longest))
+	asm("" : "+r"(framed));
+	if (framed + size > IMMEDIATE(longest) || !put_headers(ctx, header, *ttl, stamp_ns))
 		return drop_and_count(ctx, EXIT_TOO_LONG);
-	count(ctx, exit_line(EXIT_SENT));
-	if (size == sizeof(struct encapsulation))
-		return encapsulate(ctx, header, *ttl, stamp_ns, 0);
-	if (size == sizeof(struct tunnel4) + sizeof(struct encapsulation))
-		return encapsulate(ctx, header, *ttl, stamp_ns, sizeof(struct tunnel4));
-	return encapsulate(ctx, header, *ttl, stamp_ns, sizeof(struct tunnel6));
+
+	struct myelin_line *sent = exit_line(EXIT_SENT);
+
+	sent->packets++;
+	sent->bytes += length;
+	return HOOK_PASS;
 }
 
 #else

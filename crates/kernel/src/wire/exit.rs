@@ -46,6 +46,14 @@ pub struct WireExitCounters {
     pub unresolved: CounterLine,
 }
 
+impl WireExitCounters {
+    /// Returns the number of all packets, sent and dropped.
+    pub fn total(&self) -> u64 {
+        let lines = [self.sent, self.too_long, self.unresolved];
+        lines.iter().map(|line| line.packets).sum()
+    }
+}
+
 /// The exit of a part to the next node.
 #[derive(Clone, Debug)]
 pub struct WireExitConfig<'a> {

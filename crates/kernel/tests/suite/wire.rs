@@ -8,7 +8,7 @@ use std::sync::Arc;
 use myelin_kernel::test_run::{self, Outcome, TestRun};
 use myelin_kernel::{
     BehindLink, Exit, Hook, Neighbour, PartArrival, PartFrames, PartTtl, Plane, PortConfig,
-    WireDoor, WireDrops, WireExit, WireExitConfig,
+    UserPort, WireDoor, WireDrops, WireExit, WireExitConfig,
 };
 use myelin_packet::fixtures::wire::{Refused, Sender, complete, receive};
 use myelin_packet::wire::{FIRST_TTL, Tunnel, WireHeader, header_len};
@@ -54,6 +54,7 @@ type ReadCount = fn(&WireDrops) -> u64;
 struct Arrival {
     door: WireDoor,
     neighbour: Neighbour,
+    users: Option<UserPort>,
     _part: PartArrival,
 }
 
@@ -80,6 +81,7 @@ impl Arrival {
         Self {
             door,
             neighbour,
+            users: None,
             _part: part,
         }
     }
@@ -93,8 +95,14 @@ impl Arrival {
         let (pass, drop) = (Hook::Tcx.pass(), Hook::Tcx.drop());
         let is_to_host = frame[..6] == [0; 6];
         let is_to_group = frame[0] & 1 == 1;
-        if !is_to_host && !is_to_group && frame[12..14] != [0x89, 0x4f] {
-            return (pass, None);
+        if !is_to_host && !is_to_group {
+            let is_forged = self.users.is_some() && frame[12..14] == [0x89, 0x4f];
+            let unknown: ReadCount = |drops| drops.unknown.packets;
+            return if is_forged {
+                (drop, Some(unknown))
+            } else {
+                (pass, None)
+            };
         }
         let received = match receive(frame) {
             Err(Refused::Other) => return (pass, None),
@@ -142,7 +150,7 @@ fn only_the_neighbours_frames_of_a_known_path_pass() {
     for tunnel in tunnels() {
         let header = header(tunnel);
         let ttl = plane.add_part_ttl().unwrap();
-        let arrival = Arrival::new(&plane, &header, &ttl);
+        let mut arrival = Arrival::new(&plane, &header, &ttl);
         let frame = complete(&header, &inner);
         assert_eq!(arrival.run(&frame).verdict, Hook::Tcx.redirect());
         let others = [
@@ -177,6 +185,11 @@ fn only_the_neighbours_frames_of_a_known_path_pass() {
         for header in &others {
             arrival.check(&complete(header, &inner));
         }
+        arrival.users = Some(arrival.door.add_user_port().unwrap());
+        for header in &others {
+            arrival.check(&complete(header, &inner));
+        }
+        arrival.users = None;
         // Every byte of the headers, changed.
         for at in 12..frame.len() - inner.len() {
             for value in [0, 1, 0x45, 0xff, frame[at] ^ 1, frame[at] ^ 0x80] {
@@ -365,6 +378,18 @@ fn the_stamp_crosses_the_exit_link_and_the_wire() {
     let sent = send(&tagged);
     assert_eq!(stamp_of(&sent), (0, 0));
     assert_eq!(receive(&sent).unwrap().inner, tagged);
+    // The kernel keeps at least an Ethernet header, so the stamp cannot leave this frame.
+    let before = exit.counters();
+    let short = [
+        &myelin_packet::nsh::encapsulate(&meta, &inner).unwrap()[..],
+        &inner[..13],
+    ]
+    .concat();
+    let outcome = test_run::run(exit.program(), Hook::Xdp, &TestRun::new(&short)).unwrap();
+    assert_eq!(outcome.verdict, Hook::Xdp.drop());
+    let after = exit.counters();
+    assert_eq!(after.sent, before.sent);
+    assert_eq!(after.too_long.packets, before.too_long.packets + 1);
 }
 
 #[test]

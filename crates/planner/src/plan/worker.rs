@@ -14,7 +14,7 @@ pub struct WorkerPlan {
     pub owner: String,
     /// What the worker serves: the chain that makes the end hosts, also for its reverse chain;
     /// both DPDK devices, sorted; `super-packets`; empty for all other named interfaces. In mapping
-    /// `distributed` the chain and a dot, to which each function's worker adds the function.
+    /// `distributed` the whole chain and a dot, to which each function's worker adds the function.
     pub circuit: String,
     /// The core.
     pub core: u32,
@@ -27,7 +27,7 @@ impl WorkerPlan {
             return None;
         }
         let circuit = match &chain.ports {
-            _ if plan.mapping == Mapping::Distributed => format!("{}.", chain.name),
+            _ if plan.mapping == Mapping::Distributed => format!("{}.", chain.whole()),
             Some(ports) if chain.is_over_dpdk() => {
                 let (ingress, egress) = (&ports.ingress, &ports.egress);
                 format!("{} {}", ingress.min(egress), ingress.max(egress))

@@ -1,11 +1,13 @@
 //! Describes chains over nodes, whole and by part.
 
 use myelin_manager::PartTakers;
+use myelin_manager::deployment::NewPart;
 
 use super::nodes_of;
 use crate::api::{ChainState, ChainUp, Change, SpanPart, SpanStatus};
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
+use crate::pool::lock;
 
 pub(super) fn describe_up(span: &RunningSpan, change: Change) -> ChainUp {
     let (ingress, egress) = span
@@ -30,6 +32,7 @@ pub(super) fn describe_up(span: &RunningSpan, change: Change) -> ChainUp {
         exchange_ms: first
             .and_then(|up| up.exchange_ms)
             .filter(|_| change == Change::Changed),
+        previous_packets_out: None,
     }
 }
 
@@ -45,7 +48,7 @@ pub(crate) fn list(node: &Node) -> Vec<SpanStatus> {
 fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let nodes = nodes_of(node, &span.chain, &span.topology).ok();
     let parts = span.deployment.parts.iter().zip(&span.functions);
-    let parts = parts.map(|(part, functions)| {
+    let parts = parts.map(|(NewPart { at: part, .. }, functions)| {
         let status = nodes
             .as_ref()
             .map(|nodes| nodes.status(&part.node, &part.name));
@@ -62,6 +65,11 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let bound_ns = parts.iter().try_fold(links_ns, |sum, part| {
         Some(sum.saturating_add(part.bound_ns?))
     });
+    let before = *lock(&span.left_before);
+    let left = match &parts[..] {
+        [only] => only.packets_out.saturating_sub(before.first),
+        parts => parts.last().map_or(0, |part| part.packets_out),
+    };
     SpanStatus {
         chain: span.chain.name.clone(),
         owner: span.chain.owner().to_owned(),
@@ -73,8 +81,9 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         latency_ns: span.chain.sla.latency_ns,
         links_ns,
         packets_in: parts.first().map_or(0, |part| part.packets_in),
-        packets_out: parts.last().map_or(0, |part| part.packets_out),
+        packets_out: before.whole + left,
         parts,
         up_s: span.since.elapsed().as_secs_f64(),
+        restored: lock(&span.restored).clone(),
     }
 }

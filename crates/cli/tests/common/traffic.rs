@@ -50,7 +50,14 @@ impl Traffic {
             let address: IpAddr = host["address"].as_str().unwrap().parse().unwrap();
             (netns, address)
         };
-        let ((client, from), (server, to)) = (host(0), host(1));
+        Self::between(host(0), (host(1), port))
+    }
+
+    /// Starts to send from one host to a port of the other.
+    pub(crate) fn between(
+        (client, from): (Netns, IpAddr),
+        ((server, to), port): ((Netns, IpAddr), u16),
+    ) -> Self {
         let bind = |netns: &Netns, address: SocketAddr| {
             netns
                 .enter(|| UdpSocket::bind(address))

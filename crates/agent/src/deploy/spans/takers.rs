@@ -1,0 +1,82 @@
+//! The agents of a topology's nodes, as the manager of chains over nodes knows them.
+
+use std::sync::Arc;
+
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+use myelin_manager::PartTakers;
+use myelin_packet::MacAddr;
+
+use crate::api::{ApiError, ChainStatus, ChainUp, UpRequest};
+use crate::node::Node;
+use crate::node::node_agents::NodeAgent;
+use crate::node::topologies::RunningTopology;
+use crate::pool::lock;
+
+/// The nodes of a topology as takers of parts.
+pub(super) struct Nodes<'a> {
+    pub(super) node: &'a Node,
+    pub(super) topology: Arc<RunningTopology>,
+}
+
+impl Nodes<'_> {
+    pub(super) fn agent(&self, node: &str) -> Result<&NodeAgent, ApiError> {
+        self.topology.node(node).ok_or_else(|| {
+            let topology = &self.topology.declared.name;
+            ApiError::failed(format!("the topology `{topology}` has no node `{node}`"))
+        })
+    }
+
+    /// Returns the Ethernet address of a node's interface.
+    pub(super) fn address(&self, node: &str, interface: &str) -> Result<MacAddr, String> {
+        let netns = {
+            let network = lock(&self.topology.network);
+            let host = network.hosts().find(|host| host.name == node);
+            host.map(|host| host.netns)
+        };
+        let found = netns.map(|netns| {
+            let mut netlink = Netlink::open_in(&Netns::open(&netns)?)?;
+            netlink.link(interface)
+        });
+        let mac = match found {
+            Some(Ok(link)) => link.mac.and_then(|mac| mac.to_string().parse().ok()),
+            Some(Err(error)) => return Err(format!("node `{node}`: {error}")),
+            None => None,
+        };
+        mac.ok_or_else(|| {
+            format!("the interface `{interface}` of the node `{node}` has no Ethernet address")
+        })
+    }
+}
+
+impl PartTakers for Nodes<'_> {
+    fn take(&self, node: &str, request: &UpRequest) -> Result<ChainUp, ApiError> {
+        let ups = self.agent(node)?.connect()?.up(request)?;
+        let up = ups.into_iter().next();
+        up.ok_or_else(|| ApiError::failed("the agent took no part"))
+    }
+
+    fn remove(&self, node: &str, part: &str) -> Result<(), ApiError> {
+        let agent = self.agent(node)?;
+        let removed = agent.connect().and_then(|client| {
+            if client.list()?.iter().any(|status| status.chain == part) {
+                client.down(part)?;
+            }
+            Ok(())
+        });
+        // What an ended agent left is removed before its successor starts.
+        removed.or_else(|error| {
+            if agent.has_ended() {
+                agent.revive(&self.node.parts)
+            } else {
+                Err(error)
+            }
+        })
+    }
+
+    fn status(&self, node: &str, part: &str) -> Result<Option<ChainStatus>, ApiError> {
+        let client = self.agent(node)?.connect()?;
+        let list = client.list()?;
+        Ok(list.into_iter().find(|status| status.chain == part))
+    }
+}
