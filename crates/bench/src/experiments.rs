@@ -28,6 +28,9 @@ mod rate_bucket;
 mod rate_isolation;
 mod rate_overhead;
 mod rings;
+mod sfc_gap;
+mod sfc_owd;
+mod sfc_rendering;
 mod unis_batches;
 mod unis_density;
 mod unis_multi;
@@ -68,4 +71,7 @@ pub(crate) const ALL: &[Experiment] = &[
     placement::EXPERIMENT,
     emulator_scale::EXPERIMENT,
     emulator_fidelity::EXPERIMENT,
+    sfc_rendering::EXPERIMENT,
+    sfc_gap::EXPERIMENT,
+    sfc_owd::EXPERIMENT,
 ];

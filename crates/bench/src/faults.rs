@@ -44,11 +44,17 @@ pub enum Fault {
     QuadraticUp,
     /// A link of 10 ms has 11 ms.
     LongDelay,
+    /// Ten nodes take a second longer for each node more than one.
+    SlowNodes,
+    /// A chain counts as active from the request on.
+    EarlyActive,
+    /// The nodes of Myelin's chains are twenty times as far from each other.
+    FarNodes,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -68,6 +74,9 @@ impl Fault {
         Self::PlaceByLoad,
         Self::QuadraticUp,
         Self::LongDelay,
+        Self::SlowNodes,
+        Self::EarlyActive,
+        Self::FarNodes,
     ];
 
     /// Its name on the command line.
@@ -92,6 +101,9 @@ impl Fault {
             Self::PlaceByLoad => "place-by-load",
             Self::QuadraticUp => "quadratic-up",
             Self::LongDelay => "long-delay",
+            Self::SlowNodes => "slow-nodes",
+            Self::EarlyActive => "early-active",
+            Self::FarNodes => "far-nodes",
         }
     }
 
@@ -123,6 +135,9 @@ impl Fault {
             Self::PlaceByLoad => ("placement", "simulated chains, delay"),
             Self::QuadraticUp => ("emulator-scale", "hosts / "),
             Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
+            Self::SlowNodes => ("sfc-rendering", "nodes / 1 node"),
+            Self::EarlyActive => ("sfc-gap", "packets after active"),
+            Self::FarNodes => ("sfc-owd", "/ kernel forwarding"),
         }
     }
 }
