@@ -31,6 +31,9 @@ mod rate_overhead;
 mod rings;
 mod sharing_delay;
 mod switch_cost;
+mod sfc_gap;
+mod sfc_owd;
+mod sfc_rendering;
 mod unis_batches;
 mod unis_density;
 mod unis_multi;
@@ -74,4 +77,7 @@ pub(crate) const ALL: &[Experiment] = &[
     emulator_scale::EXPERIMENT,
     emulator_fidelity::EXPERIMENT,
     pendulum::EXPERIMENT,
+    sfc_rendering::EXPERIMENT,
+    sfc_gap::EXPERIMENT,
+    sfc_owd::EXPERIMENT,
 ];

@@ -50,11 +50,17 @@ pub enum Fault {
     SlowHandOver,
     /// Turns of 100 us, whatever the budgets, replace the policy `deadline`.
     TurnsWithoutBudget,
+    /// Ten nodes take a second longer for each node more than one.
+    SlowNodes,
+    /// A chain counts as active from the request on.
+    EarlyActive,
+    /// The nodes of Myelin's chains are twenty times as far from each other.
+    FarNodes,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -77,6 +83,9 @@ impl Fault {
         Self::SlowLoop,
         Self::SlowHandOver,
         Self::TurnsWithoutBudget,
+        Self::SlowNodes,
+        Self::EarlyActive,
+        Self::FarNodes,
     ];
 
     /// Its name on the command line.
@@ -104,6 +113,9 @@ impl Fault {
             Self::SlowLoop => "slow-loop",
             Self::SlowHandOver => "slow-hand-over",
             Self::TurnsWithoutBudget => "turns-without-budget",
+            Self::SlowNodes => "slow-nodes",
+            Self::EarlyActive => "early-active",
+            Self::FarNodes => "far-nodes",
         }
     }
 
@@ -138,6 +150,9 @@ impl Fault {
             Self::SlowLoop => ("pendulum", "1 ms, "),
             Self::SlowHandOver => ("switch-cost", "lost, futex / "),
             Self::TurnsWithoutBudget => ("sharing-delay", "beside a backlog, p99, deadline / "),
+            Self::SlowNodes => ("sfc-rendering", "nodes / 1 node"),
+            Self::EarlyActive => ("sfc-gap", "packets after active"),
+            Self::FarNodes => ("sfc-owd", "/ kernel forwarding"),
         }
     }
 }

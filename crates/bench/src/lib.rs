@@ -26,6 +26,7 @@
 
 mod agents;
 mod applications;
+mod cluster;
 mod conditions;
 mod ebpf;
 mod envelope_file;

@@ -8,6 +8,8 @@ pub(crate) mod calvin;
 #[rustfmt::skip]
 pub(crate) mod rate_control;
 #[rustfmt::skip]
+pub(crate) mod sfc;
+#[rustfmt::skip]
 pub(crate) mod unis;
 
 use myelin_report::experiment::FigurePoint;
