@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Optional, Union
+from typing import IO, TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from ._command import communicate
 from ._entry import Entry
@@ -15,6 +15,8 @@ from .errors import CommandError, bad_argument
 
 if TYPE_CHECKING:
     from .program import Program
+
+T = TypeVar("T")
 
 Command = Union[str, Sequence[Union[str, "os.PathLike[str]"]]]
 
@@ -56,30 +58,38 @@ class Machine:
         env: Optional[dict[str, str]] = None,
         cwd: Optional[str] = None,
         new_session: bool = True,
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Starts a program on the host, as `subprocess.Popen`. It ends with the network."""
+        """Starts a program on the host, as `subprocess.Popen`, which has more `options`. It ends with the network."""
         arguments = _to_arguments(command)
-        netns, cgroup = self.place()
+        _, cgroup = self.place()
         directory = cwd or os.getcwd()
 
+        options.update(stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=directory, start_new_session=new_session)
+
         def start(full: list[str]) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                full, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=directory, start_new_session=new_session
-            )
+            return subprocess.Popen(full, **options)
 
         try:
             if cgroup is not None:
                 # `myelin exec` enters the groups of a host with limits, and becomes the program.
                 return start(self.program().command("exec", self.path, "--", *arguments))
-            if self._entry is None:
-                self._entry = Entry(netns)
-            return self._entry.run(lambda: start(arguments))
+            return self.call(lambda: start(arguments))
         except OSError as error:
             raise CommandError(
                 f"{self.path}: cannot run `{arguments[0]}`: {error.strerror}; check that the program is installed",
                 object=self.path,
                 remedy="check that the program is installed",
             ) from error
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Runs a function of this process in the host's network namespace, on a thread of its own.
+
+        A socket that the function opens stays in the namespace: `host.call(socket.socket)`.
+        """
+        if self._entry is None:
+            self._entry = Entry(self.place()[0])
+        return self._entry.run(work)
 
     def cmd(self, command: Command, *arguments: str, timeout: Optional[float] = None, check: bool = False) -> str:
         """Runs a command to its end and returns its output with its errors. `check` raises CommandError if it fails.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Optional, TypeVar, Union
 
-from . import _requests, _schema, types
+from . import _requests, _schema, measuring, types
 from ._agent import StrPath
-from ._command import communicate, end_session
 from .chain import Chain, draw, read_documents
 from .client import Client, Lease
 from .documents import API_VERSION, Document, to_text
 from .errors import ArgumentError, FailedError, FileError, bad_argument
 from .host import Host, Link, Node, Switch
+from .measuring import Target
 from .results import Iperf, Ping, Pings
 
 Named = TypeVar("Named", types.TopologyHost, types.TopologyLink)
@@ -49,6 +49,7 @@ class Network:
         self._nodes: dict[str, Node] = {}
         self._lease: Optional[Lease] = None
         self._status: Optional[types.TopologyStatus] = None
+        self._collects = False
 
     # --- Building ------------------------------------------------------------------------------------------------------
 
@@ -88,7 +89,6 @@ class Network:
         """Adds a link. Each direction has the delay ("10ms"), the bandwidth ("10Mbit") and the loss ("1%"); `burst`:
         the mean number of packets lost in a row.
         """
-        self._require_stopped("add_link")
         ends = (self.node(one).name, self.node(other).name)
         if ends[0] == ends[1]:
             raise bad_argument("add_link", ends[0], "two nodes", "name two different nodes")
@@ -105,8 +105,29 @@ class Network:
                 object=link.name,
                 remedy="give the second link another `name`",
             )
-        self.links.append(link)
+        with self.batch():
+            self.links.append(link)
         return link
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Collects additions to a running network: at the end of the block the network gets all of them, or none."""
+        if self._collects or not self.is_running:
+            yield
+            return
+        nodes, links = dict(self._nodes), list(self.links)
+        self._collects = True
+        try:
+            yield
+            if (nodes, links) != (self._nodes, self.links):
+                self.check()
+                self.client.up(self, lease=self._lease)
+                self.read_status()
+        except BaseException:
+            self._nodes, self.links = nodes, links
+            raise
+        finally:
+            self._collects = False
 
     # --- Nodes ---------------------------------------------------------------------------------------------------------
 
@@ -238,59 +259,25 @@ class Network:
 
     def ping_all(self, *, count: int = 1, timeout_s: float = 5.0) -> Pings:
         """Pings each host from each other."""
-        pairs = [(source, other) for source in self.hosts for other in self.hosts if source is not other]
         results = []
         # The pings of one host run at the same time, and wait together for hosts that do not answer.
         for source in self.hosts:
-            results += self._ping([pair for pair in pairs if pair[0] is source], count, timeout_s)
+            pairs = [(source, other) for other in self.hosts if source is not other]
+            results += self._ping(pairs, count, timeout_s)
         return Pings(results)
 
     def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
-        if not isinstance(count, int) or count < 1:
-            raise bad_argument("count", count, "a number of packets", "write a whole number from 1 on")
-        if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 3600:
-            raise bad_argument("timeout_s", timeout_s, "a time from 0 to 3600 s", "write a number of seconds")
-        started: list[tuple[Host, Host, subprocess.Popen[bytes]]] = []
-        try:
-            for source, other in pairs:
-                source.require("ping")
-                command = ["ping", "-n", "-q", "-i", "0.2", "-c", str(count), "-W", f"{timeout_s:g}", other.address]
-                started.append((source, other, source.popen(command)))
-            limit = 30.0 + count * (timeout_s + 0.2)
-            outputs = [communicate(process, f"{source.path}: ping", limit) for source, _, process in started]
-        except BaseException:
-            for _, _, process in started:
-                end_session(process)
-            raise
-        return [
-            Ping.parse(source.name, other.name, output.decode(errors="replace"))
-            for (source, other, _), output in zip(started, outputs)
-        ]
+        targets = [Target(source.name, source, other.name, other.address) for source, other in pairs]
+        return measuring.ping(targets, count=count, timeout_s=timeout_s)
 
     def iperf(
         self, source: AnyHost, destination: AnyHost, *, seconds: int = 5, udp: bool = False, rate: Optional[str] = None
     ) -> Iperf:
         """Measures the throughput from one host to another with iperf3. `rate`: of UDP, default "1Mbit"."""
         client, server = self.host(source), self.host(destination)
-        if not isinstance(seconds, int) or not 1 <= seconds <= 3600:
-            raise bad_argument("seconds", seconds, "1 to 3600", "write a whole number of seconds, as iperf3 takes it")
-        bps = None if rate is None else _requests.parse_quantity("rate", rate, "bit rate")
-        options = ["-t", str(seconds), "-J", *(["-u"] if udp else []), *(["-b", str(bps)] if bps else [])]
-        client.require("iperf3")
-        listening = server.popen(["iperf3", "-s", "-1", "--forceflush"])
-        try:
-            assert listening.stdout is not None
-            for line in listening.stdout:
-                if b"listening" in line:
-                    break
-            sender = client.popen(["iperf3", "-c", server.address, *options], stderr=subprocess.STDOUT)
-            output = communicate(sender, f"{client.path}: iperf3", seconds + 60)
-        finally:
-            end_session(listening)
-            if listening.stdout is not None:
-                listening.stdout.close()
-        protocol = "udp" if udp else "tcp"
-        return Iperf.parse(client.name, server.name, protocol, output.decode(errors="replace"))
+        measuring.check_iperf(seconds, rate)
+        target = Target(client.name, client, server.name, server.address)
+        return measuring.iperf(target, server, seconds=seconds, udp=udp, rate=rate)
 
     # --- Files ---------------------------------------------------------------------------------------------------------
 
@@ -365,14 +352,14 @@ class Network:
         return self.svg()
 
     def _add(self, node: AnyNode) -> AnyNode:
-        self._require_stopped(f"add_{type(node).__name__.lower()}")
         if node.name in self._nodes:
             raise ArgumentError(
                 f"network `{self.name}` has a node `{node.name}`: choose another name",
                 object=node.name,
                 remedy="choose another name",
             )
-        self._nodes[node.name] = node
+        with self.batch():
+            self._nodes[node.name] = node
         return node
 
     def _require_stopped(self, what: str) -> None:
