@@ -95,6 +95,11 @@ print('delay', net.pingFull([h1, h2])[0][2][2] >= 40)
 print('switch', 's1-eth1' in s1.cmd('ip link show s1-eth1'), s1.connected(), len(net.linksBetween(h1, s1)))
 print('names', 'h1' in net, len(net), sorted(net.keys()), net['H_2'] is h2, h1.connectionsTo(s1)[0][1])
 CLI(net, script='@commands')
+h3 = net.addHost('h3')
+late = net.addLink(h3, s1)
+s1.attach('s1-eth3')
+h3.configDefault()
+print('late', h3.IP(), h3.intfNames(), net.ping([h1, h3]), h1.cmd('echo $x').strip())
 net.stop()
 print('after', h1.cmd('true'))
 
@@ -129,6 +134,7 @@ iperf ['Mbits/sec', 'Mbits/sec']
 delay True
 switch True True 1
 names True 5 ['H_2', 'c0', 'h1', 's1', 's2'] True s1-eth1
+late 10.0.0.3 ['h3-eth0'] 0.0 5
 after None
 private mine 0 []
 run 0.0

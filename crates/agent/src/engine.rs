@@ -169,7 +169,7 @@ impl Engine {
             }
         }
         for topology in self.node.topologies.all() {
-            let name = topology.declared.name.clone();
+            let name = topology.name.clone();
             drop(topology);
             if deploy::topology::down(&self.node, &name)? {
                 removed.push(name);

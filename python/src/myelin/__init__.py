@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import MyelinError as MyelinError
     from .errors import RefusedError as RefusedError
     from .errors import UsageError as UsageError
+    from .host import AgentHost as AgentHost
     from .host import Host as Host
     from .host import Link as Link
     from .network import Network as Network
@@ -50,6 +51,7 @@ _MODULES = {
     "MyelinError": "errors",
     "RefusedError": "errors",
     "UsageError": "errors",
+    "AgentHost": "host",
     "Host": "host",
     "Link": "host",
     "Network": "network",

@@ -6,7 +6,6 @@ costs what it costs outside, and other threads of the process stay where they ar
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import threading
@@ -29,12 +28,16 @@ _MNT_DETACH = 2
 
 def _call(function: Any, *arguments: Any) -> None:
     if function(*arguments) != 0:
+        import ctypes
+
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def _enter(path: str) -> None:
     """Moves the calling thread into the namespace, with its own /sys, as `ip netns exec` does."""
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

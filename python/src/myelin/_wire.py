@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from . import types
 from ._json import decode, encode
 from .errors import ConnectionLostError, FailedError, MyelinError, of_answer
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from ._record import dataclass
 
 T = TypeVar("T")
 

@@ -216,7 +216,7 @@ class Client:
 
     def follow_probe(self, chain: str, *, options: Optional[types.ProbeOptions] = None) -> Stream[types.Event]:
         """Measures a running chain: an iterator over its progress, with the report at the end."""
-        return self._stream(_requests.probe(chain, options or DEFAULT_PROBE))
+        return self._stream(_requests.probe(chain, options or probe_options()))
 
     def run(
         self,
@@ -242,7 +242,7 @@ class Client:
     ) -> Stream[types.Event]:
         """As `run`: an iterator over its progress, the chains that are up, and the reports. Leaving it removes them."""
         self.start_agent()
-        return self._stream(_requests.run(self._read(source), options or DEFAULT_PROBE, force, floods or {}))
+        return self._stream(_requests.run(self._read(source), options or probe_options(), force, floods or {}))
 
     def conform(self, traffic: Conformance) -> ConformReport:
         """Checks the traffic of an interface against a rate and a burst, without the agent. Needs root."""
@@ -288,12 +288,6 @@ def require_running(read: types.TextContents, running: list[types.ChainStatus]) 
                 raise FailedError(f"chain `{name}` does not run, so there is nothing to change: use `up`", object=name)
 
 
-DEFAULT_PROBE = types.ProbeOptions(
-    modes=["inline", "blocking"], payloads=[256, 1400], interval_us=1000, count=500, repeats=5
-)
-"""The options of `myelin probe`."""
-
-
 def probe_options(
     *,
     modes: Optional[list[str]] = None,
@@ -306,8 +300,8 @@ def probe_options(
     if modes is not None and not modes or payloads is not None and not payloads:
         raise bad_argument("modes" if modes is not None and not modes else "payloads", [], "a list", "name at least one")
     return types.ProbeOptions(
-        modes=modes or DEFAULT_PROBE.modes,
-        payloads=payloads or DEFAULT_PROBE.payloads,
+        modes=modes or ["inline", "blocking"],
+        payloads=payloads or [256, 1400],
         interval_us=interval_us,
         count=count,
         repeats=repeats,

@@ -45,8 +45,16 @@ class Host(Node, Machine):
         _schema.check_part("Topology", "hosts[]", self.to_keys(), f"Host `{name}`")
 
     def to_keys(self) -> dict[str, Any]:
-        """Returns the element of `spec.hosts` of a file."""
-        return {"name": self.name, **self.keys}
+        """Returns the element of `spec.hosts` or `spec.nodes` of a file. A running host writes the addresses that it has."""
+        keys = {"name": self.name, **self.keys}
+        if self.is_made:
+            keys["address"] = list(self.status.addresses)
+        return keys
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the host runs."""
+        return self.network.has_made(self.name)
 
     @property
     def path(self) -> str:
@@ -56,7 +64,7 @@ class Host(Node, Machine):
     @property
     def status(self) -> types.TopologyHost:
         """The running host, as the agent describes it."""
-        return self.network.find_status(self.network.status.hosts, self.name)
+        return self.network.host_status(self.name)
 
     @property
     def address(self) -> str:
@@ -80,6 +88,11 @@ class Host(Node, Machine):
         if not links:
             raise FailedError(f"host `{self.path}` has no link to move: `add_link` makes one", object=self.path)
         links[0].change(types.LinkChangeMove(move=target.name), self.name, target.name)
+
+
+class AgentHost(Host):
+    """A node of chains: a host that runs an agent and forwards frames between its links."""
+
 
 class Link:
     """A link between two nodes."""

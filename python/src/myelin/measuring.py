@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from . import _requests
 from ._command import communicate, end_session
 from .errors import bad_argument
 from .machine import Machine
 from .results import Iperf, Ping
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from ._record import dataclass
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,17 @@ class Target:
     address: str
 
 
-def ping(targets: list[Target], *, count: int, timeout_s: float) -> list[Ping]:
-    """Pings all targets at the same time."""
+def check_ping(count: int, timeout_s: float) -> None:
+    """Checks the arguments of `ping`."""
     if not isinstance(count, int) or count < 1:
         raise bad_argument("count", count, "a number of packets", "write a whole number from 1 on")
     if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 3600:
         raise bad_argument("timeout_s", timeout_s, "a time from 0 to 3600 s", "write a number of seconds")
+
+
+def ping(targets: list[Target], *, count: int, timeout_s: float) -> list[Ping]:
+    """Pings all targets at the same time."""
+    check_ping(count, timeout_s)
     started: list[tuple[Target, subprocess.Popen[bytes]]] = []
     try:
         for target in targets:

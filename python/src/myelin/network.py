@@ -15,7 +15,7 @@ from .chain import Chain, draw, read_documents
 from .client import Client, Lease
 from .documents import API_VERSION, Document, to_text
 from .errors import ArgumentError, FailedError, FileError, bad_argument
-from .host import Host, Link, Node, Switch
+from .host import AgentHost, Host, Link, Node, Switch
 from .measuring import Target
 from .results import Iperf, Ping, Pings
 
@@ -24,10 +24,16 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 AnyHost = Union[Host, str]
 
 
+def _host_keys(address: Any, cpu: Any, memory: Any, cpus: Any) -> dict[str, Any]:
+    keys = {"address": address, "cpu": cpu, "memory": memory, "cpus": cpus}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
+
+
 class Network:
     """A network of hosts and switches on this machine.
 
-    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. It ends with `stop`, with the `with` block, or
+    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. What you add later, the running network gets at
+    once. It ends with `stop`, with the `with` block, or
     with this process, however that ends.
     """
 
@@ -49,6 +55,7 @@ class Network:
         self._nodes: dict[str, Node] = {}
         self._lease: Optional[Lease] = None
         self._status: Optional[types.TopologyStatus] = None
+        self._made: dict[str, types.TopologyHost] = {}
         self._collects = False
 
     # --- Building ------------------------------------------------------------------------------------------------------
@@ -65,9 +72,22 @@ class Network:
         """Adds a host. `address`: with its prefix length, default the next free one of 10.0.0.0/8. `cpu` ("0.5cores"),
         `memory` ("256MiB") and `cpus` ("0-1") limit the host's programs together.
         """
-        keys = {"address": address, "cpu": cpu, "memory": memory, "cpus": cpus}
-        keys = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
-        return self._add(Host(self, name, keys))
+        return self._add(Host(self, name, _host_keys(address, cpu, memory, cpus)))
+
+    def add_node(
+        self,
+        name: str,
+        *,
+        address: Union[str, Sequence[str], None] = None,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        cpus: Union[str, int, Sequence[Union[str, int]], None] = None,
+    ) -> AgentHost:
+        """Adds a node of chains: a host that runs an agent and forwards frames between its links. A running network gets
+        no node.
+        """
+        self._require_stopped("add_node")
+        return self._add(AgentHost(self, name, _host_keys(address, cpu, memory, cpus)))
 
     def add_switch(self, name: str) -> Switch:
         """Adds a switch."""
@@ -115,6 +135,12 @@ class Network:
         if self._collects or not self.is_running:
             yield
             return
+        if self._lease is None:
+            raise FailedError(
+                f"network `{self.name}` is attached, so this script adds nothing to it: add to its file, and `up` the file",
+                object=self.name,
+                remedy="add to its file, and `up` the file",
+            )
         nodes, links = dict(self._nodes), list(self.links)
         self._collects = True
         try:
@@ -133,8 +159,13 @@ class Network:
 
     @property
     def hosts(self) -> list[Host]:
-        """The hosts, in their order."""
-        return [node for node in self._nodes.values() if isinstance(node, Host)]
+        """The hosts, in their order, without the nodes of chains."""
+        return [node for node in self._nodes.values() if isinstance(node, Host) and not isinstance(node, AgentHost)]
+
+    @property
+    def nodes(self) -> list[AgentHost]:
+        """The nodes of chains, in their order."""
+        return [node for node in self._nodes.values() if isinstance(node, AgentHost)]
 
     @property
     def switches(self) -> list[Switch]:
@@ -202,7 +233,7 @@ class Network:
 
     def stop(self) -> None:
         """Ends all programs on the hosts, and removes the network and the chains that `up` of this network made."""
-        for host in self.hosts:
+        for host in [*self.hosts, *self.nodes]:
             host.close()
         lease, self._lease, self._status = self._lease, None, None
         if lease is not None:
@@ -235,7 +266,17 @@ class Network:
                 f"network `{self.name}` does not run: `start` makes it", object=self.name, remedy="call `start`"
             )
         self._status = found[0]
+        self._made = {host.name: host for host in self._status.hosts}
         return self._status
+
+    def has_made(self, host: str) -> bool:
+        """Whether the running network has a host of this name."""
+        return self.is_running and host in self._made
+
+    def host_status(self, host: str) -> types.TopologyHost:
+        """Returns the description of a running host."""
+        self.require_running()
+        return self._made.get(host) or self.find_status([], host)
 
     def require_running(self) -> None:
         """Raises FailedError if the network does not run."""
@@ -267,6 +308,7 @@ class Network:
         return Pings(results)
 
     def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
+        measuring.check_ping(count, timeout_s)
         targets = [Target(source.name, source, other.name, other.address) for source, other in pairs]
         return measuring.ping(targets, count=count, timeout_s=timeout_s)
 
@@ -284,6 +326,8 @@ class Network:
     def documents(self) -> list[Document]:
         """Returns the document of a topology file."""
         spec: dict[str, Any] = {"hosts": [host.to_keys() for host in self.hosts]}
+        if self.nodes:
+            spec["nodes"] = [node.to_keys() for node in self.nodes]
         if self.switches:
             spec["switches"] = [switch.name for switch in self.switches]
         if self.links:
@@ -314,9 +358,10 @@ class Network:
         _schema.check_object(document)
         network = cls(name or document["metadata"]["name"], client=client)
         spec = document["spec"]
-        for keys in spec["hosts"]:
-            described = keys if isinstance(keys, dict) else {"name": str(keys)}
-            network.add_host(**{**described, "name": str(described["name"])})
+        for kind, add in (("hosts", network.add_host), ("nodes", network.add_node)):
+            for keys in spec.get(kind, []):
+                described = keys if isinstance(keys, dict) else {"name": str(keys)}
+                add(**{**described, "name": str(described["name"])})
         for switch in spec.get("switches", []):
             network.add_switch(str(switch))
         for keys in spec.get("links", []):
@@ -333,9 +378,9 @@ class Network:
         """Returns a running network, for example of `myelin up`. `stop` leaves it running."""
         network = cls(name, client=client)
         status = network.read_status()
-        network._status = None
+        network._status = None  # Additions describe what runs already.
         for host in status.hosts:
-            network.add_host(host.name)
+            network.add_node(host.name) if host.is_node else network.add_host(host.name)
         for switch in status.switches:
             network.add_switch(switch.name)
         for link in status.links:

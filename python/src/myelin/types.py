@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Optional, Union
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
+from ._record import Record
 
-class Record:
-    """Text and comparison of all types. One implementation instead of one for each type halves the time of the import."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+else:
+    from ._record import dataclass, field
 
 
 VERSION = "0.1.0"

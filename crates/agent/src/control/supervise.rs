@@ -151,7 +151,7 @@ fn restart_delay_lines(node: &Node) {
         let Some(line) = topology.line.get() else {
             continue;
         };
-        let topology = &topology.declared.name;
+        let topology = &topology.name;
         match line.restart_if_dead() {
             LineCheck::Alive => {}
             LineCheck::Restarted => {

@@ -16,8 +16,10 @@ pub(crate) struct RunningTopology {
     // Fields drop in this order.
     /// The agents of the nodes, in the order of the topology.
     pub(crate) nodes: Vec<NodeAgent>,
-    /// The topology as its file describes it.
-    pub(crate) declared: Topology,
+    /// The name of the topology.
+    pub(crate) name: String,
+    /// The topology as its file describes it. Its links have the order of the network's links.
+    pub(crate) declared: Mutex<Topology>,
     /// The network, with its live changes. Locked for one change or one reading at a time.
     pub(crate) network: Mutex<Network>,
     /// The delay line of links with delay, rate or loss.
@@ -41,7 +43,7 @@ impl Topologies {
     }
 
     pub(crate) fn insert(&self, topology: RunningTopology) {
-        let name = topology.declared.name.clone();
+        let name = topology.name.clone();
         lock(&self.0).insert(name, Arc::new(topology));
     }
 

@@ -514,8 +514,10 @@ class Switch(Node):
         return self._no_flows(f"ovs-vsctl {' '.join(map(str, args))}".strip())
 
     def attach(self, intf: Any) -> Any:
-        """An interface stays at its switch."""
-        return self._no_flows("attach")
+        """Does nothing for an interface of this switch."""
+        if intf not in self.ports and intf not in self.nameToIntf:
+            self._no_flows(f"attach {intf}")
+        self.lab.start()
 
     def detach(self, intf: Any) -> Any:
         """An interface stays at its switch."""
