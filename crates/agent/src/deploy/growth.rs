@@ -18,7 +18,8 @@ pub(crate) struct Growing {
 }
 
 impl Growing {
-    /// Adds what `wanted` has more; `None` if it has nothing more. The caller has reserved the name.
+    /// Adds what `wanted` has more; `None` if it has nothing more. The caller has reserved the
+    /// name.
     ///
     /// # Errors
     /// `wanted` lacks or changes a part, or the addition cannot be made. Nothing is added.

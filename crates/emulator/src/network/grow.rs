@@ -31,8 +31,8 @@ impl Growth {
 }
 
 impl Network {
-    /// Adds the hosts, switches and links that `grown` has and this network lacks. They are the last
-    /// ones of `grown`. After a failure, the network is as before.
+    /// Adds the hosts, switches and links that `grown` has and this network lacks. They are the
+    /// last ones of `grown`. After a failure, the network is as before.
     ///
     /// # Errors
     /// An addition that a running network cannot have, or a system error.
