@@ -11,12 +11,13 @@ from typing import Any, Optional, TypeVar, Union
 
 from . import _requests, _schema, types
 from ._agent import StrPath
-from ._command import communicate, end_session
+from ._command import communicate
 from .chain import Chain, draw, read_documents
 from .client import Client, Lease
 from .documents import API_VERSION, Document, to_text
 from .errors import ArgumentError, FailedError, FileError, bad_argument
 from .host import Host, Link, Node, Switch
+from .process import Process
 from .results import Iperf, Ping, Pings
 
 Named = TypeVar("Named", types.TopologyHost, types.TopologyLink)
@@ -181,8 +182,6 @@ class Network:
 
     def stop(self) -> None:
         """Ends all programs on the hosts, and removes the network and the chains that `up` of this network made."""
-        for host in self.hosts:
-            host.close()
         lease, self._lease, self._status = self._lease, None, None
         if lease is not None:
             lease.end()
@@ -250,7 +249,7 @@ class Network:
             raise bad_argument("count", count, "a number of packets", "write a whole number from 1 on")
         if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 3600:
             raise bad_argument("timeout_s", timeout_s, "a time from 0 to 3600 s", "write a number of seconds")
-        started: list[tuple[Host, Host, subprocess.Popen[bytes]]] = []
+        started: list[tuple[Host, Host, Process]] = []
         try:
             for source, other in pairs:
                 source.require("ping")
@@ -260,7 +259,7 @@ class Network:
             outputs = [communicate(process, f"{source.path}: ping", limit) for source, _, process in started]
         except BaseException:
             for _, _, process in started:
-                end_session(process)
+                process.end()
             raise
         return [
             Ping.parse(source.name, other.name, output.decode(errors="replace"))
@@ -286,7 +285,7 @@ class Network:
             sender = client.popen(["iperf3", "-c", server.address, *options], stderr=subprocess.STDOUT)
             output = communicate(sender, f"{client.path}: iperf3", seconds + 60)
         finally:
-            end_session(listening)
+            listening.end()
             if listening.stdout is not None:
                 listening.stdout.close()
         protocol = "udp" if udp else "tcp"

@@ -11,6 +11,7 @@ use myelin_spec::{Ports, ServiceChain, Topology};
 use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::node::Node;
 use crate::node::delay_line::LineSlot;
+use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
@@ -130,6 +131,7 @@ pub(crate) fn make<'a>(
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
+            containers: HostContainers::default(),
             declared: topology.clone(),
             nodes,
             network: Mutex::new(network),
