@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -160,6 +161,59 @@ time nodes
 """
 
 
+ECHO = """
+from comnetsemu.cli import CLI
+from comnetsemu.net import Containernet, VNFManager
+from mininet.link import TCLink
+from mininet.log import info, setLogLevel
+from mininet.node import Controller
+
+SERVER = '''
+import socket
+server = socket.create_server(('', 65000))
+print('listens', flush=True)
+while True:
+    peer, address = server.accept()
+    print(address[0], flush=True)
+    peer.sendall(peer.recv(100))
+    peer.close()
+'''
+CLIENT = '''python3 -c "import socket; s = socket.create_connection(('10.0.0.2', 65000)); s.send(b'hello'); print(s.recv(9))"'''
+
+net = Containernet(controller=Controller, link=TCLink, xterms=False)
+mgr = VNFManager(net)
+net.addController("c0")
+h1 = net.addDockerHost("h1", dimage="dev_test", ip="10.0.0.1", docker_args={"hostname": "h1"})
+h2 = net.addDockerHost("h2", dimage="dev_test", ip="10.0.0.2", docker_args={"cpu_quota": 50000, "cpu_period": 100000})
+s1, s2 = net.addSwitch("s1"), net.addSwitch("s2")
+net.addLink(s1, h1, bw=10, delay="5ms")
+net.addLink(s1, s2, bw=10, delay="5ms")
+net.addLinkNamedIfce(s2, h2)
+net.start()
+print("ping", net.ping([h1, h2]))
+srv = mgr.addContainer("srv", "h2", "echo_server", f'exec python3 -c "{SERVER}"', docker_args={"cpu_quota": 25000})
+while "listens" not in srv.getLogs():
+    pass
+print("echo", h1.cmd(CLIENT).strip())
+print("logs", "10.0.0.1" in srv.dins.logs().decode(), srv.dins.status, mgr.getContainersDhost("h2") == [srv])
+busy = mgr.addContainer("busy", h2, "dev_test", "while :; do :; done", docker_args={"mem_limit": "64m"})
+(share, memory), = mgr.monResourceStats("busy", sample_num=1, sample_period=2.0)
+print("shares", 10 < share < 60, 0 < memory < 64)
+busy.updateCpuLimit(cpu_quota=10000)
+mgr.removeContainer("srv")
+print("removed", mgr.getContainerInstance("srv"), h1.cmd(CLIENT).strip().splitlines()[-1])
+net.stop()
+mgr.stop()
+"""
+
+ECHOED = """ping 0.0
+echo b'hello'
+logs True running True
+shares True True
+removed None ConnectionRefusedError: [Errno 111] Connection refused
+"""
+
+
 class Compat(AgentTest):
     def start(self, script: str, text: str = "") -> subprocess.Popen[str]:
         """Starts a script with this test's agent."""
@@ -200,6 +254,14 @@ class Compat(AgentTest):
             self.assertIn(part, errors)
         wait_for("the end of the networks", lambda: self.client.topologies() == [])
 
+    def test_a_script_of_comnetsemu_runs_containers_in_hosts(self) -> None:
+        if shutil.which("runc") is None:
+            self.skipTest("containers need runc")
+        status, output, errors = self.run_text(ECHO)
+        self.assertEqual((status, output), (0, ECHOED), errors)
+        self.assertIn("sees the machine's files instead of the image echo_server", errors)
+        self.assertEqual(self.client.containers(), [])
+
     def test_what_has_no_counterpart_fails_with_a_sentence(self) -> None:
         for code, words in (
             ("from mininet.node import RemoteController; RemoteController('c0', ip='127.0.0.1')", "OpenFlow"),
@@ -212,6 +274,8 @@ class Compat(AgentTest):
              "`enable_red`"),
             ("from mininet.link import TCLink\nfrom mininet.node import Host\nTCLink(Host('a'), Host('b'), delay='soon')",
              "'5ms'"),
+            ("from comnetsemu.node import DockerHost; DockerHost('h1', docker_args={'volumes': {}})", "`volumes`"),
+            ("from comnetsemu.net import VNFManager; VNFManager(None).migrateCRIU()", "`migrateCRIU`"),
         ):
             with self.subTest(words):
                 status, _, errors = self.run_text(code)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .client import Client as Client
     from .client import Lease as Lease
     from .client import probe_options as probe_options
+    from .container import Container as Container
     from .conform import Conformance as Conformance
     from .conform import ConformReport as ConformReport
     from .errors import ArgumentError as ArgumentError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .host import Host as Host
     from .host import Link as Link
     from .network import Network as Network
+    from .process import Process as Process
     from .host import Switch as Switch
 
 _MODULES = {
@@ -42,6 +44,7 @@ _MODULES = {
     "Client": "client",
     "Lease": "client",
     "probe_options": "client",
+    "Container": "container",
     "ConformReport": "conform",
     "Conformance": "conform",
     "ArgumentError": "errors",
@@ -55,6 +58,7 @@ _MODULES = {
     "Host": "host",
     "Link": "host",
     "Network": "network",
+    "Process": "process",
     "Switch": "host",
 }
 _SUBMODULES = {"aio", "errors", "plots", "types"}

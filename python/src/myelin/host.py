@@ -9,6 +9,7 @@ from .errors import FailedError
 from .machine import Machine
 
 if TYPE_CHECKING:
+    from .container import Command, Container, Image
     from .network import Network
     from .program import Program
 
@@ -74,9 +75,32 @@ class Host(Node, Machine):
             raise FailedError(f"host `{self.path}` has no address", object=self.path)
         return addresses[0].partition("/")[0]
 
-    def place(self) -> tuple[str, Optional[str]]:
-        status = self.status
-        return status.netns, status.cgroup
+    def add_container(
+        self,
+        name: str,
+        image: Image = None,
+        command: Command = None,
+        *,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        env: Optional[dict[str, str]] = None,
+    ) -> Container:
+        """Starts a program as a container in this host, whose limits and network it shares."""
+        self.network.require_running()
+        client = self.network.client
+        return client.add_container(self.path, name, image, command, cpu=cpu, memory=memory, env=env)
+
+    @property
+    def containers(self) -> list[Container]:
+        """The containers in this host."""
+        from .container import Container
+
+        client = self.network.client
+        return [Container(client, status) for status in client.containers(self.path)]
+
+    @property
+    def netns(self) -> str:
+        return self.status.netns
 
     def program(self) -> Program:
         return self.network.client.program

@@ -6,9 +6,10 @@ import subprocess
 from typing import TYPE_CHECKING, Optional
 
 from . import _requests
-from ._command import communicate, end_session
+from ._command import communicate
 from .errors import bad_argument
 from .machine import Machine
+from .process import Process
 from .results import Iperf, Ping
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def check_ping(count: int, timeout_s: float) -> None:
 def ping(targets: list[Target], *, count: int, timeout_s: float) -> list[Ping]:
     """Pings all targets at the same time."""
     check_ping(count, timeout_s)
-    started: list[tuple[Target, subprocess.Popen[bytes]]] = []
+    started: list[tuple[Target, Process]] = []
     try:
         for target in targets:
             target.machine.require("ping")
@@ -48,7 +49,7 @@ def ping(targets: list[Target], *, count: int, timeout_s: float) -> list[Ping]:
         outputs = [communicate(process, f"{target.machine.path}: ping", limit) for target, process in started]
     except BaseException:
         for _, process in started:
-            end_session(process)
+            process.end()
         raise
     return [
         Ping.parse(target.source, target.destination, output.decode(errors="replace"))
@@ -78,7 +79,7 @@ def iperf(target: Target, server: Machine, *, seconds: int, udp: bool, rate: Opt
         sender = client.popen(["iperf3", "-c", target.address, *options], stderr=subprocess.STDOUT)
         output = communicate(sender, f"{client.path}: iperf3", seconds + 60)
     finally:
-        end_session(listening)
+        listening.end()
         if listening.stdout is not None:
             listening.stdout.close()
     protocol = "udp" if udp else "tcp"

@@ -233,8 +233,6 @@ class Network:
 
     def stop(self) -> None:
         """Ends all programs on the hosts, and removes the network and the chains that `up` of this network made."""
-        for host in [*self.hosts, *self.nodes]:
-            host.close()
         lease, self._lease, self._status = self._lease, None, None
         if lease is not None:
             lease.end()

@@ -24,6 +24,7 @@ pub(crate) fn start(node: &Arc<Node>) {
     spawn_loop(node, |node| restart_black_boxes(node));
     spawn_loop(node, |node| restart_delay_lines(node));
     spawn_loop(node, |node| node.parts.cores.restart_preemptors());
+    spawn_loop(node, |node| shorten_outputs(node));
 }
 
 fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Arc<Node>) + Send + 'static) {
@@ -143,6 +144,13 @@ fn restart_black_boxes(node: &Node) {
         if black_box.restart_if_ended() {
             fail_chain_of_box(node, key);
         }
+    }
+}
+
+/// A container that floods its output must not fill the disk.
+fn shorten_outputs(node: &Node) {
+    for topology in node.topologies.all() {
+        topology.containers.truncate_logs();
     }
 }
 

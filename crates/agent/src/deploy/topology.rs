@@ -12,6 +12,7 @@ use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::deploy::growth::Growing;
 use crate::node::Node;
 use crate::node::delay_line::LineSlot;
+use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
@@ -134,6 +135,7 @@ pub(crate) fn make<'a>(
         node.topologies.insert(RunningTopology {
             name: name.clone(),
             declared: Mutex::new(topology.clone()),
+            containers: HostContainers::default(),
             nodes,
             network: Mutex::new(network),
             line,

@@ -1,6 +1,6 @@
 """Runs scripts of Mininet and ComNetsEmu unmodified on Myelin: `python3 -m myelin.compat SCRIPT`.
 
-`myelin.compat.mininet` has the modules of Mininet. What has no counterpart raises `NoCounterpart`.
+`myelin.compat.mininet` and `myelin.compat.comnetsemu` have their modules. What has no counterpart raises `NoCounterpart`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     """Runs the script of the arguments, and returns the exit status of an error of Myelin."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python3 -m myelin.compat SCRIPT [ARGUMENTS]\n\n"
-              "Runs a script that imports `mininet` unmodified on networks of Myelin.")
+              "Runs a script that imports `mininet` or `comnetsemu` unmodified on networks of Myelin.")
         return 0 if arguments else 2
     script = arguments[0]
     directory = os.path.dirname(os.path.abspath(script))
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         print(f"myelin: {error}", file=sys.stderr)
         return error.exit_status
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("mininet"):
+        if not (error.name or "").startswith(("mininet", "comnetsemu")):
             raise
         print(f"myelin: {error}", file=sys.stderr)
         return 2

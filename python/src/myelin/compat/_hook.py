@@ -1,4 +1,4 @@
-"""Gives imports of `mininet` the modules of this package."""
+"""Gives imports of `mininet` and `comnetsemu` the modules of this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Optional
 
-_PACKAGES = ("mininet",)
+_PACKAGES = ("mininet", "comnetsemu")
 # Mininet's examples import each other.
 _EXAMPLES = "mininet.examples"
 # They make nodes on other machines.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar
 
 from ...machine import Machine
 from ...network import Network
@@ -24,8 +24,13 @@ class ThisMachine(Machine):
 
     path = "this machine"
 
-    def place(self) -> tuple[str, Optional[str]]:
-        return "", None
+    def popen(self, command: Any, *, terminal: bool = False, **options: Any) -> Any:
+        """Starts a program, which a terminal controls if `terminal`."""
+        if isinstance(command, str):
+            command = ["/bin/sh", "-c", command]
+        if terminal:
+            return subprocess.Popen(["setsid", "--ctty", *command], **options)
+        return subprocess.Popen(command, start_new_session=True, **options)
 
     def call(self, work: Any) -> Any:
         return work()

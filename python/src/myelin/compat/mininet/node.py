@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 from typing import Any, ClassVar, Optional
 
@@ -44,7 +43,7 @@ class Node(Configurable):
         self.lab = Lab.current()
         # The host or switch of Myelin.
         self.made: Any = None
-        self._shell: Optional[subprocess.Popen[bytes]] = None
+        self._shell: Any = None
         self._terminal = -1
         self._decoder = getincrementaldecoder()
         self.readbuf = ""
@@ -70,18 +69,21 @@ class Node(Configurable):
         return self.made
 
     def made_now(self) -> None:
-        """Mounts the private directories. The lab calls it when the node has its counterpart."""
-        if self.privateDirs and self.limits:
-            raise NoCounterpart(f"`privateDirs` of the host `{self.name}` with limits", "leave one of the two out")
+        """The lab calls it when the node has its counterpart."""
+
+    def _mounts(self) -> list[str]:
+        """Returns the start of a command line that mounts the private directories, for the command alone."""
+        if not self.privateDirs:
+            return []
+        lines = []
         for directory in self.privateDirs:
             path, source = directory if isinstance(directory, tuple) else (directory, None)
-            words = ["mount", "-t", "tmpfs", "tmpfs", path]
-            if source is not None:
+            if source is None:
+                lines += [f"mkdir -p '{path}'", f"mount -t tmpfs tmpfs '{path}'"]
+            else:
                 source = source % {"name": self.name, **self.params}
-                words = ["mount", "--bind", source, path]
-            # Programs of a host share its mounts with no other host.
-            self.made.cmd(["mkdir", "-p", path, *([source] if source else [])], check=True)
-            self.made.cmd(words, check=True)
+                lines += [f"mkdir -p '{path}' '{source}'", f"mount --bind '{source}' '{path}'"]
+        return ["unshare", "--mount", "--", "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "mounts"]
 
     @classmethod
     def fdToNode(cls, fd: int) -> Node:
@@ -97,7 +99,7 @@ class Node(Configurable):
     # --- The shell -----------------------------------------------------------------------------------------------------
 
     @property
-    def shell(self) -> Optional[subprocess.Popen[bytes]]:
+    def shell(self) -> Any:
         """The shell; None after the end of the node."""
         if self._shell is None and not self._has_ended:
             self._start_shell()
@@ -112,10 +114,10 @@ class Node(Configurable):
         machine = self.machine
         self._terminal, slave = pty.openpty()
         # The shell's terminal controls it, so that the character Ctrl-C interrupts its programs.
-        command = ["setsid", "--ctty", "bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"]
+        command = [*self._mounts(), "bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"]
         try:
             self._shell = machine.popen(
-                command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "PS1": _PROMPT}, new_session=False
+                command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "PS1": _PROMPT}, terminal=True
             )
         finally:
             os.close(slave)
@@ -135,7 +137,7 @@ class Node(Configurable):
     stdin = stdout
 
     @property
-    def pid(self) -> Optional[int]:
+    def pid(self) -> Any:
         """The process of the shell."""
         return None if self.shell is None else self.shell.pid
 
@@ -234,9 +236,14 @@ class Node(Configurable):
         """Runs a command in the shell, writes and returns its output."""
         return self.cmd(*args, verbose=True)
 
-    def popen(self, *args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
-        """Starts a program on the node, as `subprocess.Popen`. Output and errors go to pipes of their own."""
+    def popen(self, *args: Any, **kwargs: Any) -> Any:
+        """Starts a program on the node, with the words of `subprocess.Popen`: `stdin`, `stdout`, `stderr`, `env`, `cwd`.
+        Output and errors go to pipes of their own.
+        """
         kwargs.pop("mncmd", None)
+        other = [key for key in kwargs if key not in ("shell", "stdin", "stdout", "stderr", "env", "cwd")]
+        if other:
+            raise NoCounterpart(f"`popen` with `{other[0]}`", "the agent starts the program: leave the argument out")
         shell = kwargs.pop("shell", False)
         what = args[0] if len(args) == 1 else list(args)
         if not isinstance(what, (str, list)):
@@ -246,9 +253,11 @@ class Node(Configurable):
             words = ["/bin/bash", "-c", what if isinstance(what, str) else " ".join(map(str, what))]
         elif isinstance(what, str):
             words = what.split()
-        options = {"stdin": None, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "new_session": False, **kwargs}
-        started: subprocess.Popen[bytes] = self.machine.popen([str(word) for word in words], **options)
-        return started
+        if self.privateDirs:
+            # The program shares the mounts of the shell.
+            words = ["nsenter", "--mount", "--target", self.pid, *words]
+        options = {"stdin": None, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
+        return self.machine.popen([str(word) for word in words], **options)
 
     def pexec(self, *args: Any, **kwargs: Any) -> tuple[str, str, int]:
         """Runs a program on the node: output, errors, exit status."""
@@ -376,7 +385,9 @@ class Node(Configurable):
         if self._shell is not None:
             self.outToNode.pop(self._terminal, None)
             self.inToNode.pop(self._terminal, None)
+            # The shell ends with its terminal.
             os.close(self._terminal)
+            self._shell.kill()
             self._shell.wait()
             self._shell = None
 
@@ -384,12 +395,6 @@ class Node(Configurable):
         """Ends the shell."""
         self._has_ended = True
         self.waiting = False
-        if self._shell is not None and self._shell.poll() is None:
-            os.killpg(self._shell.pid, signal.SIGHUP)
-            try:
-                self._shell.wait(timeout=1)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._shell.pid, signal.SIGKILL)
         self.cleanup()
 
     def stop(self, deleteIntfs: bool = False) -> None:
