@@ -283,14 +283,17 @@ impl Topology {
             let impairments = [before.impairments, now.impairments];
             (is_there(before) || is_there(now)) && impairments.contains(&link.impairments)
         };
-        let missing = known
-            .iter()
-            .find(|pair| !wanted.links.iter().any(|link| is_known(link, pair)));
-        if let Some((before, _)) = missing {
-            return Err(format!(
-                "the link `{}` is missing or changed: {removed}, and `myelin link` changes links",
-                before.name
-            ));
+        for pair in &known {
+            let mut same = wanted.links.iter().filter(|link| is_known(link, pair));
+            if same.next().is_none() {
+                return Err(format!(
+                    "the link `{}` is missing or changed: {removed}, and `myelin link` changes links",
+                    pair.0.name
+                ));
+            }
+            if let Some(second) = same.next() {
+                return Err(format!("a link `{}` exists already", second.name));
+            }
         }
         let mut grown = self.clone();
         let new_hosts = wanted.hosts.iter();

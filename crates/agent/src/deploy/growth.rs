@@ -25,7 +25,7 @@ impl Growing {
     /// `wanted` lacks or changes a part, or the addition cannot be made. Nothing is added.
     pub(crate) fn start(
         parts: &Parts,
-        topology: Arc<RunningTopology>,
+        topology: &Arc<RunningTopology>,
         wanted: &Topology,
     ) -> Result<Option<Self>, ApiError> {
         let (name, place) = (&wanted.name, &wanted.place);
@@ -45,7 +45,7 @@ impl Growing {
             let growth = network.grow(&grown, &parts.journal);
             let growth = growth.map_err(|error| ApiError::failed(format!("{place}: {error}")))?;
             Self {
-                topology: topology.clone(),
+                topology: Arc::clone(topology),
                 declared_before: declared,
                 growth: Some(growth),
             }

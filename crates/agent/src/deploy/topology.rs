@@ -113,7 +113,7 @@ pub(crate) fn make<'a>(
     for topology in topologies {
         let (name, place) = (&topology.name, &topology.place);
         if let Some(running) = node.topologies.get(name) {
-            if let Some(growing) = Growing::start(&node.parts, running, topology)? {
+            if let Some(growing) = Growing::start(&node.parts, &running, topology)? {
                 made.growing.push(growing);
             }
             continue;
