@@ -72,7 +72,8 @@ $(MYELIN):
 
 install: $(MYELIN) ## copy myelin, its manual pages, completions and Python package to PREFIX (default /usr/local); run `make build` first
 	install -D -m 755 $(MYELIN) $(DESTDIR)$(PREFIX)/bin/myelin
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/myelin/python/myelin python/src/myelin/*.py python/src/myelin/chain.json python/src/myelin/py.typed
+	cd python/src && find myelin -name '*.py' -o -name chain.json -o -name py.typed | \
+		xargs -I{} install -D -m 644 {} $(DESTDIR)$(PREFIX)/lib/myelin/python/{}
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(MYELIN) man $(DESTDIR)$(PREFIX)/share/man/man1

@@ -125,10 +125,10 @@ class Requests(AgentTest):
 
     def test_programs_run_on_the_end_hosts_of_a_chain(self) -> None:
         self.client.up(self.write(GOOD), force=True)
-        with self.client.host("client") as host, self.client.host(f"{self.name('c')}/server") as server:
-            self.assertEqual((host.address, server.address), ("10.0.0.1", "10.0.0.2"))
-            self.assertIn(" 0% packet loss", host.cmd(["ping", "-c1", "-W10", server.address], check=True))
-            self.assertIn("10.0.0.2/", server.cmd("ip -4 address show eth0"))
+        host, server = self.client.host("client"), self.client.host(f"{self.name('c')}/server")
+        self.assertEqual((host.address, server.address), ("10.0.0.1", "10.0.0.2"))
+        self.assertIn(" 0% packet loss", host.cmd(["ping", "-c1", "-W10", server.address], check=True))
+        self.assertIn("10.0.0.2/", server.cmd("ip -4 address show eth0"))
         for name in ("clint", "other/client"):
             with self.assertRaises(myelin.ArgumentError) as raised:
                 self.client.host(name)

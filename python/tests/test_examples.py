@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +46,22 @@ class Scripts(AgentTest):
     def test_contract(self) -> None:
         output = self.example("contract.py")
         self.assertIn("500 packets in, 500 out", output)
+
+    def test_echo(self) -> None:
+        if shutil.which("runc") is None:
+            self.skipTest("containers need runc")
+        self.assertEqual(self.example("echo.py"), "the answer: hello\na call from 10.0.0.1\n")
+
+    def test_migration(self) -> None:
+        if shutil.which("runc") is None:
+            self.skipTest("containers need runc")
+        output = self.example("migration.py")
+        places = re.findall("the service runs on e([0-9])", output)
+        # Near the client's station, then near its next station, then not on the busy server.
+        self.assertEqual([int(place) > 2 for place in places[:2]], [False, True], output)
+        self.assertNotEqual(places[1], places[2])
+        self.assertRegex(output, r"the client sent [1-9][0-9]+ datagrams, 0 without an answer")
+        self.assertEqual(self.client.containers(), [])
 
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}

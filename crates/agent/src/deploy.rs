@@ -14,6 +14,7 @@
 //! the same chain or worker.
 
 mod admit;
+mod growth;
 mod layout;
 mod lost_ports;
 mod place;

@@ -13,14 +13,15 @@ use myelin_packet::sojourn::Histogram;
 
 use crate::Monitor;
 use crate::api::{
-    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
-    TopologyLink, TopologyStatus,
+    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, ContainerStatus, CoreStatus, DownReply,
+    Event, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    SpanStatus, TopologyLink, TopologyStatus,
 };
 use crate::control::{links, nodes, sampler, supervise};
 use crate::deploy::{self, UpOptions};
 use crate::node::Node;
 use crate::node::chains::RunningChain;
+use crate::node::hosts::{self, FoundHost};
 use crate::pool::lock;
 use crate::status;
 
@@ -170,7 +171,7 @@ impl Engine {
             }
         }
         for topology in self.node.topologies.all() {
-            let name = topology.declared.name.clone();
+            let name = topology.name.clone();
             drop(topology);
             if deploy::topology::down(&self.node, &name)? {
                 removed.push(name);
@@ -183,6 +184,21 @@ impl Engine {
     pub fn topologies(&self) -> Vec<TopologyStatus> {
         let all = self.node.topologies.all();
         all.iter().map(|topology| topology.status()).collect()
+    }
+
+    /// Returns the status of all containers, by topology, host and name.
+    pub(crate) fn containers(&self) -> Vec<ContainerStatus> {
+        let topologies = self.node.topologies.all();
+        let lists = topologies.iter().map(|topology| topology.containers.list());
+        lists.flatten().collect()
+    }
+
+    /// Finds a host by its name.
+    ///
+    /// # Errors
+    /// No object has such a host, or several have.
+    pub(crate) fn find_host(&self, name: &str) -> Result<FoundHost, ApiError> {
+        hosts::find(&self.node, name)
     }
 
     /// Returns the status of all running chains over nodes, by name.

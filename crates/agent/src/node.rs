@@ -17,10 +17,13 @@ pub(crate) mod devices;
 pub(crate) mod discipline;
 pub(crate) mod entrance;
 mod entry_link;
+pub(crate) mod host_containers;
+pub(crate) mod hosts;
 pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+mod log;
 pub(crate) mod node_agents;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
@@ -43,8 +46,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use myelin_kernel::{Capacity, Plane};
-use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
+use myelin_linux::netns::Netns;
+use myelin_linux::{bpffs, netns, process};
 use myelin_spec::part::FIRST_PATH;
 
 use myelin_planner::CoreShare;
@@ -223,6 +227,7 @@ impl Node {
     /// The first resource that could not be removed; all others are removed.
     pub(crate) fn recover(&self) -> Result<Vec<String>, ApiError> {
         let orphans = std::mem::take(&mut *lock(&self.orphans));
+        end_programs(&orphans);
         let mut first_error = None;
         let mut recovered = Vec::new();
         for resource in orphans {
@@ -277,6 +282,21 @@ impl Node {
         ] {
             let _ = std::fs::remove_dir(directory);
         }
+    }
+}
+
+/// Ends the programs on the hosts of a killed agent, because its namespaces end with them.
+fn end_programs(orphans: &[Resource]) {
+    let hosts = orphans.iter().filter_map(|resource| match resource {
+        Resource::Netns { name, owner } => {
+            let is_own = matches!(netns::owner(name), Ok(Some(found)) if found == *owner);
+            is_own.then(|| Netns::open(name).ok()).flatten()
+        }
+        _ => None,
+    });
+    let hosts: Vec<Netns> = hosts.collect();
+    if let Err(error) = process::kill_in_namespaces(&hosts) {
+        tracing::warn!(%error, "programs on the hosts of a killed agent go on");
     }
 }
 

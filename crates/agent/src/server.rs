@@ -4,7 +4,11 @@
 //! its own thread. Requests that may wait (changes, measurements, queries to workers) have a
 //! limited number of threads, so requests that only read always find a free one.
 
+mod container;
+mod exec;
 mod lease;
+mod peer;
+mod program;
 mod query;
 mod stream;
 
@@ -24,6 +28,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::lease::Leases;
+use self::peer::Peer;
 use self::query::{AFTER_QUERY, LAST_QUERY, query_number};
 use self::stream::stream_events;
 use crate::api::{
@@ -172,6 +177,11 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/texts", post(texts))
         .route("/leases", post(lease::grant))
         .route("/leases/{lease}", delete(lease::end))
+        .route("/exec", post(exec::exec))
+        .route("/containers", get(container::list).post(container::add))
+        .route("/containers/limits", post(container::limit))
+        .route("/containers/log", post(container::log))
+        .route("/containers/remove", post(container::remove))
         .route("/probe", post(probe))
         .route("/run", post(run_chain))
         .route("/calibrate", post(calibrate));
@@ -187,7 +197,8 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
     tracing::info!(socket = %path.display(), "agent ready");
     let ending = Arc::new(Notify::new());
     let announce_end = Arc::clone(&ending);
-    let served = axum::serve(listener, router)
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    let served = axum::serve(listener, service)
         .with_graceful_shutdown(async move {
             tokio::select! {
                 () = state.stop.notified() => {}

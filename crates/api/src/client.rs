@@ -1,5 +1,6 @@
 //! The client of the agent's API, for the command line and other Rust programs.
 
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,9 +16,11 @@ use tokio::net::UnixStream;
 
 use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
-    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
-    TopologyLink, TopologyStatus, UpRequest,
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
+    ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply,
+    EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, LinkRequest, ProbeRequest,
+    RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus, TopologyLink, TopologyStatus, UpRequest,
+    send_descriptors,
 };
 
 /// Longest wait for the socket of a new agent.
@@ -191,6 +194,63 @@ impl Client {
         self.call(Method::POST, "/links", Some(request))
     }
 
+    /// Runs a program on a host, with these descriptors as input, output and errors.
+    ///
+    /// # Errors
+    /// No such host, or the agent refuses this user. The stream tells whether the program starts.
+    pub fn exec(
+        &self,
+        request: &ExecRequest,
+        descriptors: [BorrowedFd<'_>; 3],
+    ) -> Result<ExecStream, ApiError> {
+        let stream = self.runtime.block_on(async {
+            let path = format!("{PREFIX}/exec");
+            let response = self.send(Method::POST, &path, Some(request)).await?;
+            check_agent(version_of(&response))?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let _ = check_response(response).await?;
+                return Err(connection_error("the agent runs no program"));
+            }
+            let upgraded = hyper::upgrade::on(response).await;
+            let upgraded = upgraded.map_err(connection_error)?;
+            let parts = upgraded.downcast::<TokioIo<UnixStream>>();
+            let parts = parts.map_err(|_| connection_error("the stream is no socket"))?;
+            let stream = parts.io.into_inner().into_std();
+            stream.map_err(connection_error)
+        })?;
+        stream.set_nonblocking(false).map_err(connection_error)?;
+        send_descriptors(&stream, descriptors).map_err(connection_error)?;
+        Ok(ExecStream::new(stream))
+    }
+
+    /// Lists the containers of all hosts.
+    pub fn containers(&self) -> Result<Vec<ContainerStatus>, ApiError> {
+        self.get("/containers")
+    }
+
+    /// Starts a container in a host.
+    pub fn add_container(&self, request: &ContainerRequest) -> Result<ContainerStatus, ApiError> {
+        self.call(Method::POST, "/containers", Some(request))
+    }
+
+    /// Changes limits of a container.
+    pub fn limit_container(
+        &self,
+        request: &ContainerLimitsRequest,
+    ) -> Result<ContainerStatus, ApiError> {
+        self.call(Method::POST, "/containers/limits", Some(request))
+    }
+
+    /// Reads the output of a container.
+    pub fn container_log(&self, container: &ContainerName) -> Result<ContainerLog, ApiError> {
+        self.call(Method::POST, "/containers/log", Some(container))
+    }
+
+    /// Ends a container and removes it.
+    pub fn remove_container(&self, container: &ContainerName) -> Result<DownReply, ApiError> {
+        self.call(Method::POST, "/containers/remove", Some(container))
+    }
+
     /// Removes one chain or topology.
     pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
         self.call(
@@ -355,14 +415,20 @@ impl Client {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
             .await
             .map_err(connection_error)?;
-        tokio::spawn(connection);
+        tokio::spawn(connection.with_upgrades());
         let bytes = body.map_or(Ok(Vec::new()), serde_json::to_vec);
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "myelin")
             .header("content-type", "application/json")
-            .header(VERSION_HEADER, VERSION)
+            .header(VERSION_HEADER, VERSION);
+        if path.ends_with("/exec") {
+            request = request
+                .header("connection", "upgrade")
+                .header("upgrade", EXEC_PROTOCOL);
+        }
+        let request = request
             .body(Full::new(Bytes::from(bytes.map_err(connection_error)?)))
             .map_err(connection_error)?;
         sender.send_request(request).await.map_err(connection_error)

@@ -24,6 +24,12 @@
 //! | `POST /v2/texts` | [`TextRequest`] | [`TextContents`]: objects and named files of a text |
 //! | `POST /v2/leases` | - | stream of one [`Lease`]; open as long as the lease lasts (3) |
 //! | `DELETE /v2/leases/LEASE` | - | [`DownReply`]: ends the lease, and removes its objects |
+//! | `POST /v2/exec` | [`ExecRequest`] | stream of [`ExecEvent`], after an upgrade (4) |
+//! | `GET /v2/containers` | - | [`ContainerStatus`] list: the containers of all hosts |
+//! | `POST /v2/containers` | [`ContainerRequest`] | [`ContainerStatus`]: starts a container |
+//! | `POST /v2/containers/limits` | [`ContainerLimitsRequest`] | [`ContainerStatus`] |
+//! | `POST /v2/containers/log` | [`ContainerName`] | [`ContainerLog`] |
+//! | `POST /v2/containers/remove` | [`ContainerName`] | [`DownReply`] |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
 //! | `POST /v2/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
@@ -37,12 +43,17 @@
 //! (3) The agent removes the objects that `up` made with a lease when the lease's connection ends,
 //! so a killed program leaves nothing.
 //!
+//! (4) The client sends the descriptors of input, output and errors on the stream
+//! ([`ExecStream`]), then [`ExecSignal`] lines. The end of the stream ends the program.
+//!
 //! Requests and answers carry the header `myelin-version`; the agent refuses requests of a distant
 //! version ([`check_client`]). An error is an [`ApiError`] with HTTP status 400 (usage), 409
 //! (refused) or 500 (failed).
 
 mod client;
+mod container;
 mod cores;
+mod exec;
 mod flood;
 mod impairment;
 mod paths;
@@ -60,7 +71,15 @@ use myelin_spec::{FileContents, Objects, ServiceChain};
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
+pub use container::{
+    ContainerImage, ContainerLimits, ContainerLimitsRequest, ContainerLog, ContainerName,
+    ContainerRequest, ContainerStatus,
+};
 pub use cores::{CoreStatus, TaskStatus};
+pub use exec::{
+    EXEC_PROTOCOL, ExecEvent, ExecRequest, ExecSignal, ExecStream, receive_descriptors,
+    send_descriptors,
+};
 pub use flood::{FloodRequest, check_floods};
 pub use impairment::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
 pub use myelin_packet::{FlowState, HopCounters};

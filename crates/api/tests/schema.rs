@@ -59,9 +59,9 @@ fn the_schema_is_valid_and_has_every_endpoint() {
     }
     validate::assert_known_keywords(&schema, &schema["error"]);
     let endpoints = schema["endpoints"].as_array().unwrap();
-    assert_eq!(endpoints.len(), 21);
+    assert_eq!(endpoints.len(), 27);
     for endpoint in endpoints {
-        for key in ["request", "answer", "lines"] {
+        for key in ["request", "answer", "lines", "input"] {
             if let Some(part) = endpoint.get(key) {
                 validate::assert_known_keywords(&schema, part);
             }

@@ -78,6 +78,9 @@ enum Command {
     Conform(commands::conform::Arguments),
     /// Run a program on an emulated host, with this terminal.
     Exec(commands::exec::Arguments),
+    /// Run containers in the hosts of topologies.
+    #[command(subcommand)]
+    Container(commands::container::Arguments),
     /// Open a shell for a network, with Mininet's words.
     Shell(commands::shell::Arguments),
     /// Show the catalogue of function kinds.
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
         Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),
         Command::Conform(arguments) => commands::conform::execute(&run_dir, &arguments),
         Command::Exec(arguments) => commands::exec::execute(&run_dir, &arguments),
+        Command::Container(arguments) => commands::container::execute(&run_dir, &arguments),
         Command::Shell(arguments) => commands::shell::execute(&run_dir, &arguments),
         Command::Functions(arguments) => commands::functions::execute(&arguments),
         Command::Calibrate(arguments) => commands::calibrate::execute(&run_dir, &arguments),

@@ -94,11 +94,16 @@ fn packets_cross_switches_and_links_change_live() {
     let error = myelin.run_failing(1, &["link", &link("s1-s2"), "--to", "s9"]);
     assert!(error.contains("no switch `s9`"), "{error}");
 
-    // The file still describes the running topology; another description is refused.
+    // The file still describes the running topology. It gets more under traffic, and loses nothing.
     up(&myelin, LAB);
-    let other = myelin.write_file(&LAB.replace("h1, h2,", "h1, h2, h4,"));
-    let error = myelin.run_failing(1, &["up", other.to_str().unwrap()]);
-    assert!(error.contains("another description"), "{error}");
+    let more = LAB.replace("cpus: 0 } ]", "cpus: 0 }, h4 ]");
+    up(&myelin, &format!("{more}    - {{ ends: [ h4, s1 ] }}\n"));
+    let h4 = socket(&myelin, "lab", "h4", "10.0.0.4:9000");
+    wait_for("a datagram to the new host", || receives(&h2, &h4));
+    let fewer = myelin.write_file(LAB);
+    let error = myelin.run_failing(1, &["up", fewer.to_str().unwrap()]);
+    assert!(error.contains("the host `h4` is missing"), "{error}");
+    drop(h4);
     drop((h1, h2));
     assert!(myelin.run_ok(&["down", &lab]).contains("removed"));
     let error = myelin.run_failing(1, &["ps", &lab]);

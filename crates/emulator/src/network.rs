@@ -7,15 +7,17 @@
 
 mod bridges;
 mod build;
+mod grow;
 mod live;
 mod names;
 
 use myelin_linux::cgroup::Cgroup;
-use myelin_linux::journal::{Journal, ResourceGuards};
+use myelin_linux::journal::{Journal, ResourceGuard, ResourceGuards};
 use myelin_linux::link::LinkId;
 use myelin_spec::{LinkSpec, Topology};
 
 use bridges::SwitchPorts;
+pub use grow::Growth;
 use names::NetworkNames;
 pub use names::Run;
 
@@ -38,9 +40,13 @@ pub struct Network {
     switches: Vec<Switch>,
     /// For each link of the topology.
     links: Vec<LinkEnds>,
-    /// The groups of hosts with limits.
-    _groups: Vec<Cgroup>,
-    _resources: ResourceGuards,
+    // These fields drop in this order. The kernel removes a group of links in one step.
+    /// All links in the caller's namespace.
+    links_guard: Option<ResourceGuard>,
+    /// The groups of nodes and of hosts with limits.
+    groups: Vec<Cgroup>,
+    /// The namespaces and groups of the hosts.
+    resources: ResourceGuards,
 }
 
 #[derive(Debug)]
@@ -138,12 +144,23 @@ impl Network {
         topology: &Topology,
         journal: &Journal,
     ) -> Result<Self, NetworkError> {
-        let failed = |cause| NetworkError {
-            topology: topology.name.clone(),
-            cause,
+        let mut network = Self {
+            topology: Topology {
+                hosts: Vec::new(),
+                switches: Vec::new(),
+                links: Vec::new(),
+                ..topology.clone()
+            },
+            names: NetworkNames::new(run, &topology.name),
+            switches: Vec::new(),
+            links: Vec::new(),
+            links_guard: None,
+            groups: Vec::new(),
+            resources: ResourceGuards::default(),
         };
-        check(topology).map_err(|cause| failed(cause.into()))?;
-        build::build(run, topology, journal).map_err(|error| failed(error.into()))
+        check(topology).map_err(|cause| network.failed(cause))?;
+        build::build(&mut network, topology, journal).map_err(|error| network.failed(error))?;
+        Ok(network)
     }
 
     /// The topology, with the changes that were made since.

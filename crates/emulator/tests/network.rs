@@ -251,3 +251,57 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
     reopened.remove_all().unwrap();
     assert!(Netns::open(&name("a")).is_err() && Netns::open(&name("b")).is_err());
 }
+
+#[test]
+fn a_network_grows_under_traffic_and_forgets_an_addition() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let journal = journal(directory.path());
+    let spec = "  hosts: [ h1, h2 ]
+  switches: [ s1 ]
+  links: [ { ends: [ h1, s1 ] }, { ends: [ h2, s1 ] } ]
+";
+    let lab = topology("grown", spec);
+    let mut network = create(&lab, &journal).unwrap();
+    let links_here = |network: &Network| {
+        let links = Netlink::open().unwrap().links().unwrap();
+        let own = links
+            .iter()
+            .filter(|link| network.owns_interface(&link.name));
+        own.count()
+    };
+    let before = links_here(&network);
+    let more = "  hosts: [ h1, h2, h3 ]
+  switches: [ s1, s2 ]
+  links: [ { ends: [ h1, s1 ] }, { ends: [ h2, s1 ] }, { ends: [ s1, s2 ] }, { ends: [ h3, s2 ] }, { ends: [ h1, h2 ] } ]
+";
+    let wanted = topology("grown", more);
+    let grown = network.topology().grown(&lab, &wanted).unwrap();
+    let growth = network.grow(&grown, &journal).unwrap();
+    assert_eq!(growth.links_before(), 2);
+    let h1 = socket(&network, "h1", "10.0.0.1:0");
+    let h3 = socket(&network, "h3", "10.0.0.3:0");
+    assert!(arrives(&h1, &h3, true) && arrives(&h3, &h1, true));
+    let last = network.links().last().unwrap().1;
+    assert_eq!(
+        (last[0].interface.as_str(), last[1].interface.as_str()),
+        ("eth1", "eth1")
+    );
+    let netns = network.hosts().last().unwrap().netns;
+    drop(h3);
+    network.undo(&growth).unwrap();
+    assert_eq!((network.topology(), network.links().count()), (&lab, 2));
+    assert!(Netns::open(&netns).is_err());
+    let h2 = socket(&network, "h2", "10.0.0.2:0");
+    assert!(arrives(&h1, &h2, true));
+    assert_eq!(links_here(&network), before);
+    // The same addition is possible again.
+    network.grow(&grown, &journal).unwrap();
+    let h3 = socket(&network, "h3", "10.0.0.3:0");
+    assert!(arrives(&h2, &h3, true));
+    drop((h1, h2, h3));
+    drop(network);
+    assert!(journal.replay().is_empty());
+}

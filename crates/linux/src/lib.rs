@@ -70,6 +70,7 @@ pub mod resource_limit;
 pub mod route;
 pub mod sched;
 pub mod schedstat;
+pub mod session;
 pub mod sysctl;
 #[cfg(test)]
 mod tests;

@@ -119,6 +119,9 @@ pub fn kill_in_namespaces(namespaces: &[Netns]) -> Result<Vec<u32>> {
             .map(|stat| (stat.st_dev, stat.st_ino))
             .map_err(|errno| Error::os(format!("identify {}", namespace.describe()), errno))
     };
+    if namespaces.is_empty() {
+        return Ok(Vec::new());
+    }
     let wanted: Vec<_> = namespaces.iter().map(identify).collect::<Result<_>>()?;
     let mut killed = Vec::new();
     for pid in procfs::processes()? {

@@ -148,6 +148,8 @@ pub fn processes() -> Result<Vec<u32>> {
 pub struct Stat {
     /// The parent's process number.
     pub parent: u32,
+    /// The process number of the session's leader.
+    pub session: u32,
     /// CPU time of ended children that the process waited for, and of their ended children. The
     /// resolution is one tick of the kernel's accounting, 10 ms.
     pub waited_for: Duration,
@@ -170,6 +172,7 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self {
             parent: field(4)?.try_into().ok()?,
+            session: field(6)?.try_into().ok()?,
             waited_for: tick * (field(16)? + field(17)?).try_into().ok()?,
             start_ticks: field(22)?,
         })

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .client import Client as Client
     from .client import Lease as Lease
     from .client import probe_options as probe_options
+    from .container import Container as Container
     from .conform import Conformance as Conformance
     from .conform import ConformReport as ConformReport
     from .errors import ArgumentError as ArgumentError
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from .errors import MyelinError as MyelinError
     from .errors import RefusedError as RefusedError
     from .errors import UsageError as UsageError
+    from .host import AgentHost as AgentHost
     from .host import Host as Host
     from .host import Link as Link
     from .network import Network as Network
+    from .process import Process as Process
     from .host import Switch as Switch
 
 _MODULES = {
@@ -41,6 +44,7 @@ _MODULES = {
     "Client": "client",
     "Lease": "client",
     "probe_options": "client",
+    "Container": "container",
     "ConformReport": "conform",
     "Conformance": "conform",
     "ArgumentError": "errors",
@@ -50,9 +54,11 @@ _MODULES = {
     "MyelinError": "errors",
     "RefusedError": "errors",
     "UsageError": "errors",
+    "AgentHost": "host",
     "Host": "host",
     "Link": "host",
     "Network": "network",
+    "Process": "process",
     "Switch": "host",
 }
 _SUBMODULES = {"aio", "errors", "plots", "types"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import types as builtin_types
 import typing
@@ -33,6 +32,8 @@ def decode(kind: Any, text: bytes) -> Any:
 
 def encode(value: Any) -> Any:
     """Returns a value as data for JSON. Fields that are None are absent."""
+    import dataclasses
+
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((field.name.rstrip("_"), getattr(value, field.name)) for field in dataclasses.fields(value))
         return {name: encode(item) for name, item in fields if item is not None}
@@ -50,6 +51,8 @@ def _keep(value: Any) -> Any:
 @lru_cache(maxsize=None)
 def decoder(kind: Any) -> Decoder:
     """Returns the function that makes a value of this type from parsed JSON."""
+    import dataclasses
+
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _object_decoder(cast(type, kind))
@@ -88,6 +91,8 @@ def _object_decoder(kind: type) -> Decoder:
 
 
 def _union_decoder(arguments: tuple[Any, ...]) -> Decoder:
+    import dataclasses
+
     classes: list[Any] = [argument for argument in arguments if dataclasses.is_dataclass(argument)]
     others = [argument for argument in arguments if argument is not type(None) and argument not in classes]
     if not classes:

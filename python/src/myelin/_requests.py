@@ -82,6 +82,33 @@ def end_lease(number: int) -> Call[types.DownReply]:
     return Call("DELETE", f"{_PREFIX}/leases/{number}", types.DownReply)
 
 
+def exec_(request: types.ExecRequest) -> Call[types.ExecEvent]:
+    return Call("POST", f"{_PREFIX}/exec", types.ExecEvent, request)
+
+
+def containers() -> Call[list[types.ContainerStatus]]:
+    return Call("GET", f"{_PREFIX}/containers", list[types.ContainerStatus])
+
+
+def add_container(request: types.ContainerRequest) -> Call[types.ContainerStatus]:
+    return Call("POST", f"{_PREFIX}/containers", types.ContainerStatus, request)
+
+
+def limit_container(host: str, name: str, limits: types.ContainerLimits) -> Call[types.ContainerStatus]:
+    body = types.ContainerLimitsRequest(host=host, name=name, limits=limits)
+    if limits.cpu_millicores is None and limits.memory_bytes is None:
+        raise bad_argument("limits", None, "a limit", "give cpu or memory")
+    return Call("POST", f"{_PREFIX}/containers/limits", types.ContainerStatus, body)
+
+
+def container_log(host: str, name: str) -> Call[types.ContainerLog]:
+    return Call("POST", f"{_PREFIX}/containers/log", types.ContainerLog, types.ContainerName(host=host, name=name))
+
+
+def remove_container(host: str, name: str) -> Call[types.DownReply]:
+    return Call("POST", f"{_PREFIX}/containers/remove", types.DownReply, types.ContainerName(host=host, name=name))
+
+
 def probe(chain: str, options: types.ProbeOptions) -> Call[types.Event]:
     object_path("", chain)
     _check_probe(options)
@@ -117,6 +144,12 @@ def _check_probe(options: types.ProbeOptions) -> None:
 _UNITS = {
     "duration": (r"([0-9.]+) *(ns|us|ms|s)", "10ms", {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}),
     "bit rate": (r"([0-9.]+) *([kMG]?)(?:bit(?:/s)?|bps)", "100Mbit", {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}),
+    "share of the processor": (r"([0-9.]+) *(m|cores?)", "0.25cores", {"m": 1, "core": 1e3, "cores": 1e3}),
+    "size": (
+        r"([0-9.]+) *(B|kB|MB|GB|KiB|MiB|GiB)",
+        "64MiB",
+        {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
+    ),
     "percentage": (r"([0-9.]+) *(%)", "1%", {"%": 1e4}),
 }
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from . import types
 from ._json import decode, encode
 from .errors import ConnectionLostError, FailedError, MyelinError, of_answer
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from ._record import dataclass
 
 T = TypeVar("T")
 
@@ -24,11 +28,12 @@ class Call(Generic[T]):
     answer: Any
     body: Any = None
 
-    def to_bytes(self) -> bytes:
-        """Returns the request as it goes over the socket."""
+    def to_bytes(self, upgrade: str = "") -> bytes:
+        """Returns the request as it goes over the socket. `upgrade`: the protocol that follows."""
+        connection = f"upgrade\r\nupgrade: {upgrade}" if upgrade else "close"
         body = b"" if self.body is None else json.dumps(encode(self.body)).encode()
         head = (
-            f"{self.method} {self.path} HTTP/1.1\r\nhost: myelin\r\nconnection: close\r\n"
+            f"{self.method} {self.path} HTTP/1.1\r\nhost: myelin\r\nconnection: {connection}\r\n"
             f"content-type: application/json\r\n{VERSION_HEADER}: {types.VERSION}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body

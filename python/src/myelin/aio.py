@@ -12,7 +12,7 @@ from . import _agent, _requests, _source, types
 from ._agent import StrPath
 from ._json import decode
 from ._wire import Call, Head, decode_line, fail, lost
-from .client import DEFAULT_PROBE, require_running
+from .client import probe_options, require_running
 from .conform import ConformReport, Conformance
 from .documents import Described, describe
 from .errors import ConnectionLostError, FailedError, NoAgentError
@@ -254,14 +254,14 @@ class Client:
 
     async def follow_probe(self, chain: str, *, options: Optional[types.ProbeOptions] = None) -> Stream[types.Event]:
         """Measures a running chain: an iterator over its progress, with the report at the end."""
-        return await self._stream(_requests.probe(chain, options or DEFAULT_PROBE))
+        return await self._stream(_requests.probe(chain, options or probe_options()))
 
     async def run(
         self, source: Described, *, options: Optional[types.ProbeOptions] = None, force: bool = False
     ) -> list[types.ReportReply]:
         """Deploys the chains of a file or object, measures each from its end hosts, and removes them."""
         await self.start_agent()
-        call = _requests.run(await self._read(source), options or DEFAULT_PROBE, force, {})
+        call = _requests.run(await self._read(source), options or probe_options(), force, {})
         async with await self._stream(call) as events:
             return [event.report async for event in events if isinstance(event, types.EventReport)]
 

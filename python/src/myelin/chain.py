@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -12,6 +11,11 @@ from . import _schema
 from ._agent import StrPath
 from .documents import API_VERSION, Document, to_text
 from .errors import ArgumentError, FileError, of_text
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+else:
+    from ._record import dataclass, field
 
 if TYPE_CHECKING:
     from .client import Client

@@ -19,6 +19,8 @@ from .program import Program
 
 if TYPE_CHECKING:
     from .conform import ConformReport, ConformStream, Conformance
+    from .container import Command as ContainerCommand
+    from .container import Container, Image
     from .machine import EndHost
 
 T = TypeVar("T")
@@ -169,9 +171,9 @@ class Client:
 
     def host(self, name: str) -> EndHost:
         """Returns a running host by its name: `client`, `server`, a topology's host, or one of them after `OBJECT/`.
-        Programs on it go on until they end.
+        Programs on it end with this Python process.
         """
-        found = {host.place()[0]: host for host in self._hosts() if name in (host.path, host.path.partition("/")[2])}
+        found = {host.netns: host for host in self._hosts() if name in (host.path, host.path.partition("/")[2])}
         if len(found) != 1:
             names = ", ".join(host.path for host in (found.values() or self._hosts()))
             fault = "exists in several chains and topologies" if found else "does not exist"
@@ -188,12 +190,54 @@ class Client:
         hosts = []
         for chain in self.chains():
             for end in chain.hosts:
-                hosts.append(EndHost(self.program, f"{chain.chain}/{end.role}", end.netns, None, end.address))
+                hosts.append(EndHost(self.program, f"{chain.chain}/{end.role}", end.netns, end.address))
         for topology in self.topologies():
             for host in topology.hosts:
                 address = host.addresses[0].partition("/")[0] if host.addresses else ""
-                hosts.append(EndHost(self.program, f"{topology.name}/{host.name}", host.netns, host.cgroup, address))
+                hosts.append(EndHost(self.program, f"{topology.name}/{host.name}", host.netns, address))
         return hosts
+
+    # --- Containers ----------------------------------------------------------------------------------------------------
+
+    def containers(self, host: Optional[str] = None) -> list[types.ContainerStatus]:
+        """Lists the containers of all hosts, or of TOPOLOGY/HOST, with the resources that they have used."""
+        all_hosts = self._call(_requests.containers())
+        return [one for one in all_hosts if host is None or f"{one.topology}/{one.host}" == host]
+
+    def add_container(
+        self,
+        host: str,
+        name: str,
+        image: Image = None,
+        command: ContainerCommand = None,
+        *,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        env: Optional[dict[str, str]] = None,
+    ) -> Container:
+        """Starts a program as a container in a host. `image`: a stored image, a directory with a `/` in its path, or
+        None: the machine's files. The command may be None only for a stored image.
+        """
+        from .container import Container, make_request
+
+        request = make_request(host, name, image, command, cpu, memory, env)
+        return Container(self, self._call(_requests.add_container(request)))
+
+    def limit_container(
+        self, host: str, name: str, *, cpu: Optional[str] = None, memory: Optional[str] = None
+    ) -> types.ContainerStatus:
+        """Changes limits of a container. What is not named stays."""
+        from .container import make_limits
+
+        return self._call(_requests.limit_container(host, name, make_limits(cpu, memory)))
+
+    def container_log(self, host: str, name: str) -> str:
+        """The end of the output and the errors of a container."""
+        return self._call(_requests.container_log(host, name)).text
+
+    def remove_container(self, host: str, name: str) -> types.DownReply:
+        """Ends a container and removes it."""
+        return self._call(_requests.remove_container(host, name))
 
     # --- Links ---------------------------------------------------------------------------------------------------------
 
@@ -216,7 +260,7 @@ class Client:
 
     def follow_probe(self, chain: str, *, options: Optional[types.ProbeOptions] = None) -> Stream[types.Event]:
         """Measures a running chain: an iterator over its progress, with the report at the end."""
-        return self._stream(_requests.probe(chain, options or DEFAULT_PROBE))
+        return self._stream(_requests.probe(chain, options or probe_options()))
 
     def run(
         self,
@@ -242,7 +286,7 @@ class Client:
     ) -> Stream[types.Event]:
         """As `run`: an iterator over its progress, the chains that are up, and the reports. Leaving it removes them."""
         self.start_agent()
-        return self._stream(_requests.run(self._read(source), options or DEFAULT_PROBE, force, floods or {}))
+        return self._stream(_requests.run(self._read(source), options or probe_options(), force, floods or {}))
 
     def conform(self, traffic: Conformance) -> ConformReport:
         """Checks the traffic of an interface against a rate and a burst, without the agent. Needs root."""
@@ -288,12 +332,6 @@ def require_running(read: types.TextContents, running: list[types.ChainStatus]) 
                 raise FailedError(f"chain `{name}` does not run, so there is nothing to change: use `up`", object=name)
 
 
-DEFAULT_PROBE = types.ProbeOptions(
-    modes=["inline", "blocking"], payloads=[256, 1400], interval_us=1000, count=500, repeats=5
-)
-"""The options of `myelin probe`."""
-
-
 def probe_options(
     *,
     modes: Optional[list[str]] = None,
@@ -306,8 +344,8 @@ def probe_options(
     if modes is not None and not modes or payloads is not None and not payloads:
         raise bad_argument("modes" if modes is not None and not modes else "payloads", [], "a list", "name at least one")
     return types.ProbeOptions(
-        modes=modes or DEFAULT_PROBE.modes,
-        payloads=payloads or DEFAULT_PROBE.payloads,
+        modes=modes or ["inline", "blocking"],
+        payloads=payloads or [256, 1400],
         interval_us=interval_us,
         count=count,
         repeats=repeats,

@@ -9,6 +9,7 @@ from .errors import FailedError
 from .machine import Machine
 
 if TYPE_CHECKING:
+    from .container import Command, Container, Image
     from .network import Network
     from .program import Program
 
@@ -45,8 +46,16 @@ class Host(Node, Machine):
         _schema.check_part("Topology", "hosts[]", self.to_keys(), f"Host `{name}`")
 
     def to_keys(self) -> dict[str, Any]:
-        """Returns the element of `spec.hosts` of a file."""
-        return {"name": self.name, **self.keys}
+        """Returns the element of `spec.hosts` or `spec.nodes` of a file. A running host writes the addresses that it has."""
+        keys = {"name": self.name, **self.keys}
+        if self.is_made:
+            keys["address"] = list(self.status.addresses)
+        return keys
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the host runs."""
+        return self.network.has_made(self.name)
 
     @property
     def path(self) -> str:
@@ -56,7 +65,7 @@ class Host(Node, Machine):
     @property
     def status(self) -> types.TopologyHost:
         """The running host, as the agent describes it."""
-        return self.network.find_status(self.network.status.hosts, self.name)
+        return self.network.host_status(self.name)
 
     @property
     def address(self) -> str:
@@ -66,9 +75,32 @@ class Host(Node, Machine):
             raise FailedError(f"host `{self.path}` has no address", object=self.path)
         return addresses[0].partition("/")[0]
 
-    def place(self) -> tuple[str, Optional[str]]:
-        status = self.status
-        return status.netns, status.cgroup
+    def add_container(
+        self,
+        name: str,
+        image: Image = None,
+        command: Command = None,
+        *,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        env: Optional[dict[str, str]] = None,
+    ) -> Container:
+        """Starts a program as a container in this host, whose limits and network it shares."""
+        self.network.require_running()
+        client = self.network.client
+        return client.add_container(self.path, name, image, command, cpu=cpu, memory=memory, env=env)
+
+    @property
+    def containers(self) -> list[Container]:
+        """The containers in this host."""
+        from .container import Container
+
+        client = self.network.client
+        return [Container(client, status) for status in client.containers(self.path)]
+
+    @property
+    def netns(self) -> str:
+        return self.status.netns
 
     def program(self) -> Program:
         return self.network.client.program
@@ -80,6 +112,11 @@ class Host(Node, Machine):
         if not links:
             raise FailedError(f"host `{self.path}` has no link to move: `add_link` makes one", object=self.path)
         links[0].change(types.LinkChangeMove(move=target.name), self.name, target.name)
+
+
+class AgentHost(Host):
+    """A node of chains: a host that runs an agent and forwards frames between its links."""
+
 
 class Link:
     """A link between two nodes."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Optional, Union
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from ._command import communicate
-from ._entry import Entry
 from .errors import CommandError, bad_argument
+from .process import Process, Stdio
 
 if TYPE_CHECKING:
     from .program import Program
+
+T = TypeVar("T")
+
+_CLONE_NEWNET = 0x40000000
 
 Command = Union[str, Sequence[Union[str, "os.PathLike[str]"]]]
 
@@ -28,18 +32,27 @@ def _to_arguments(command: Command) -> list[str]:
     raise bad_argument("command", command, "a command", "write text for `sh`, or a list: a program and its arguments")
 
 
+def _enter(netns: str) -> None:
+    """Moves the calling thread into a network namespace."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{netns}", "rb") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {netns}: run as root")
+
+
 class Machine:
     """An emulated host: a network namespace. Programs run there as on a machine of their own."""
-
-    _entry: Optional[Entry] = None
 
     @property
     def path(self) -> str:
         """The name for `myelin exec`: OBJECT/HOST."""
         raise NotImplementedError
 
-    def place(self) -> tuple[str, Optional[str]]:
-        """Returns the network namespace, and the control group of a host with limits."""
+    @property
+    def netns(self) -> str:
+        """The network namespace, as in `ip netns`."""
         raise NotImplementedError
 
     def program(self) -> Program:
@@ -50,36 +63,41 @@ class Machine:
         self,
         command: Command,
         *,
-        stdin: Union[int, IO[Any], None] = subprocess.DEVNULL,
-        stdout: Union[int, IO[Any], None] = subprocess.PIPE,
-        stderr: Union[int, IO[Any], None] = subprocess.STDOUT,
+        stdin: Stdio = subprocess.DEVNULL,
+        stdout: Stdio = subprocess.PIPE,
+        stderr: Stdio = subprocess.STDOUT,
         env: Optional[dict[str, str]] = None,
         cwd: Optional[str] = None,
-        new_session: bool = True,
-    ) -> subprocess.Popen[bytes]:
-        """Starts a program on the host, as `subprocess.Popen`. It ends with the network."""
+        terminal: bool = False,
+    ) -> Process:
+        """Starts a program on the host, with the words of `subprocess.Popen`. It ends with this process, and with the
+        network. `terminal`: the input is a terminal, which controls the program.
+        """
         arguments = _to_arguments(command)
-        netns, cgroup = self.place()
-        directory = cwd or os.getcwd()
+        run_dir = self.program().run_dir
+        return Process(run_dir, self.path, arguments, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, terminal=terminal)
 
-        def start(full: list[str]) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                full, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=directory, start_new_session=new_session
-            )
+    def call(self, work: Callable[[], T]) -> T:
+        """Runs a function of this process in the host's network namespace, on a thread of its own. It needs root.
 
-        try:
-            if cgroup is not None:
-                # `myelin exec` enters the groups of a host with limits, and becomes the program.
-                return start(self.program().command("exec", self.path, "--", *arguments))
-            if self._entry is None:
-                self._entry = Entry(netns)
-            return self._entry.run(lambda: start(arguments))
-        except OSError as error:
-            raise CommandError(
-                f"{self.path}: cannot run `{arguments[0]}`: {error.strerror}; check that the program is installed",
-                object=self.path,
-                remedy="check that the program is installed",
-            ) from error
+        A socket that the function opens stays in the namespace: `host.call(socket.socket)`.
+        """
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                _enter(self.netns)
+                results.append(work())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
 
     def cmd(self, command: Command, *arguments: str, timeout: Optional[float] = None, check: bool = False) -> str:
         """Runs a command to its end and returns its output with its errors. `check` raises CommandError if it fails.
@@ -105,24 +123,23 @@ class Machine:
         try:
             output, errors = process.communicate(timeout=timeout)
         except BaseException:
-            process.kill()
-            process.communicate()
+            process.end()
             raise
-        return subprocess.CompletedProcess(
-            arguments, process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
-        )
+        texts = [(part or b"").decode(errors="replace") for part in (output, errors)]
+        return subprocess.CompletedProcess(arguments, process.wait(), *texts)
 
     def interactive(self, command: Command) -> int:
         """Runs a program with this terminal and returns its exit status."""
         sys.stdout.flush()
         stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
-        process = self.popen(command, stdin=stdin, stdout=None, stderr=None, new_session=False)
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                # The terminal has sent the interrupt to the program too.
-                continue
+        arguments = self.program().command("exec", self.path, "--", *_to_arguments(command))
+        with subprocess.Popen(arguments, stdin=stdin) as process:
+            while True:
+                try:
+                    return process.wait()
+                except KeyboardInterrupt:
+                    # The terminal has sent the interrupt to the program too.
+                    continue
 
     def require(self, tool: str) -> None:
         """Raises CommandError if a program is not installed."""
@@ -135,20 +152,14 @@ class Machine:
                 remedy=f"install the package `{tool}`",
             )
 
-    def close(self) -> None:
-        """Ends the thread that starts the host's programs."""
-        if self._entry is not None:
-            self._entry.close()
-            self._entry = None
-
 
 class EndHost(Machine):
     """An end host that Myelin made for a chain (`client`, `server`), or the host of a running network."""
 
-    def __init__(self, program: Program, path: str, netns: str, cgroup: Optional[str], address: str) -> None:
+    def __init__(self, program: Program, path: str, netns: str, address: str) -> None:
         self._program = program
         self._path = path
-        self._place = (netns, cgroup)
+        self._netns = netns
         self.address = address
         """The host's first address."""
 
@@ -156,17 +167,12 @@ class EndHost(Machine):
     def path(self) -> str:
         return self._path
 
-    def place(self) -> tuple[str, Optional[str]]:
-        return self._place
+    @property
+    def netns(self) -> str:
+        return self._netns
 
     def program(self) -> Program:
         return self._program
-
-    def __enter__(self) -> EndHost:
-        return self
-
-    def __exit__(self, kind: Optional[type], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<EndHost {self.path}>"

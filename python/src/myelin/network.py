@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Optional, TypeVar, Union
 
-from . import _requests, _schema, types
+from . import _requests, _schema, measuring, types
 from ._agent import StrPath
-from ._command import communicate, end_session
 from .chain import Chain, draw, read_documents
 from .client import Client, Lease
 from .documents import API_VERSION, Document, to_text
 from .errors import ArgumentError, FailedError, FileError, bad_argument
-from .host import Host, Link, Node, Switch
+from .host import AgentHost, Host, Link, Node, Switch
+from .measuring import Target
 from .results import Iperf, Ping, Pings
 
 Named = TypeVar("Named", types.TopologyHost, types.TopologyLink)
@@ -24,10 +24,16 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 AnyHost = Union[Host, str]
 
 
+def _host_keys(address: Any, cpu: Any, memory: Any, cpus: Any) -> dict[str, Any]:
+    keys = {"address": address, "cpu": cpu, "memory": memory, "cpus": cpus}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
+
+
 class Network:
     """A network of hosts and switches on this machine.
 
-    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. It ends with `stop`, with the `with` block, or
+    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. What you add later, the running network gets at
+    once. It ends with `stop`, with the `with` block, or
     with this process, however that ends.
     """
 
@@ -49,6 +55,8 @@ class Network:
         self._nodes: dict[str, Node] = {}
         self._lease: Optional[Lease] = None
         self._status: Optional[types.TopologyStatus] = None
+        self._made: dict[str, types.TopologyHost] = {}
+        self._collects = False
 
     # --- Building ------------------------------------------------------------------------------------------------------
 
@@ -64,9 +72,22 @@ class Network:
         """Adds a host. `address`: with its prefix length, default the next free one of 10.0.0.0/8. `cpu` ("0.5cores"),
         `memory` ("256MiB") and `cpus` ("0-1") limit the host's programs together.
         """
-        keys = {"address": address, "cpu": cpu, "memory": memory, "cpus": cpus}
-        keys = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
-        return self._add(Host(self, name, keys))
+        return self._add(Host(self, name, _host_keys(address, cpu, memory, cpus)))
+
+    def add_node(
+        self,
+        name: str,
+        *,
+        address: Union[str, Sequence[str], None] = None,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        cpus: Union[str, int, Sequence[Union[str, int]], None] = None,
+    ) -> AgentHost:
+        """Adds a node of chains: a host that runs an agent and forwards frames between its links. A running network gets
+        no node.
+        """
+        self._require_stopped("add_node")
+        return self._add(AgentHost(self, name, _host_keys(address, cpu, memory, cpus)))
 
     def add_switch(self, name: str) -> Switch:
         """Adds a switch."""
@@ -88,7 +109,6 @@ class Network:
         """Adds a link. Each direction has the delay ("10ms"), the bandwidth ("10Mbit") and the loss ("1%"); `burst`:
         the mean number of packets lost in a row.
         """
-        self._require_stopped("add_link")
         ends = (self.node(one).name, self.node(other).name)
         if ends[0] == ends[1]:
             raise bad_argument("add_link", ends[0], "two nodes", "name two different nodes")
@@ -105,15 +125,47 @@ class Network:
                 object=link.name,
                 remedy="give the second link another `name`",
             )
-        self.links.append(link)
+        with self.batch():
+            self.links.append(link)
         return link
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Collects additions to a running network: at the end of the block the network gets all of them, or none."""
+        if self._collects or not self.is_running:
+            yield
+            return
+        if self._lease is None:
+            raise FailedError(
+                f"network `{self.name}` is attached, so this script adds nothing to it: add to its file, and `up` the file",
+                object=self.name,
+                remedy="add to its file, and `up` the file",
+            )
+        nodes, links = dict(self._nodes), list(self.links)
+        self._collects = True
+        try:
+            yield
+            if (nodes, links) != (self._nodes, self.links):
+                self.check()
+                self.client.up(self, lease=self._lease)
+                self.read_status()
+        except BaseException:
+            self._nodes, self.links = nodes, links
+            raise
+        finally:
+            self._collects = False
 
     # --- Nodes ---------------------------------------------------------------------------------------------------------
 
     @property
     def hosts(self) -> list[Host]:
-        """The hosts, in their order."""
-        return [node for node in self._nodes.values() if isinstance(node, Host)]
+        """The hosts, in their order, without the nodes of chains."""
+        return [node for node in self._nodes.values() if isinstance(node, Host) and not isinstance(node, AgentHost)]
+
+    @property
+    def nodes(self) -> list[AgentHost]:
+        """The nodes of chains, in their order."""
+        return [node for node in self._nodes.values() if isinstance(node, AgentHost)]
 
     @property
     def switches(self) -> list[Switch]:
@@ -181,8 +233,6 @@ class Network:
 
     def stop(self) -> None:
         """Ends all programs on the hosts, and removes the network and the chains that `up` of this network made."""
-        for host in self.hosts:
-            host.close()
         lease, self._lease, self._status = self._lease, None, None
         if lease is not None:
             lease.end()
@@ -214,7 +264,17 @@ class Network:
                 f"network `{self.name}` does not run: `start` makes it", object=self.name, remedy="call `start`"
             )
         self._status = found[0]
+        self._made = {host.name: host for host in self._status.hosts}
         return self._status
+
+    def has_made(self, host: str) -> bool:
+        """Whether the running network has a host of this name."""
+        return self.is_running and host in self._made
+
+    def host_status(self, host: str) -> types.TopologyHost:
+        """Returns the description of a running host."""
+        self.require_running()
+        return self._made.get(host) or self.find_status([], host)
 
     def require_running(self) -> None:
         """Raises FailedError if the network does not run."""
@@ -238,65 +298,34 @@ class Network:
 
     def ping_all(self, *, count: int = 1, timeout_s: float = 5.0) -> Pings:
         """Pings each host from each other."""
-        pairs = [(source, other) for source in self.hosts for other in self.hosts if source is not other]
         results = []
         # The pings of one host run at the same time, and wait together for hosts that do not answer.
         for source in self.hosts:
-            results += self._ping([pair for pair in pairs if pair[0] is source], count, timeout_s)
+            pairs = [(source, other) for other in self.hosts if source is not other]
+            results += self._ping(pairs, count, timeout_s)
         return Pings(results)
 
     def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
-        if not isinstance(count, int) or count < 1:
-            raise bad_argument("count", count, "a number of packets", "write a whole number from 1 on")
-        if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 3600:
-            raise bad_argument("timeout_s", timeout_s, "a time from 0 to 3600 s", "write a number of seconds")
-        started: list[tuple[Host, Host, subprocess.Popen[bytes]]] = []
-        try:
-            for source, other in pairs:
-                source.require("ping")
-                command = ["ping", "-n", "-q", "-i", "0.2", "-c", str(count), "-W", f"{timeout_s:g}", other.address]
-                started.append((source, other, source.popen(command)))
-            limit = 30.0 + count * (timeout_s + 0.2)
-            outputs = [communicate(process, f"{source.path}: ping", limit) for source, _, process in started]
-        except BaseException:
-            for _, _, process in started:
-                end_session(process)
-            raise
-        return [
-            Ping.parse(source.name, other.name, output.decode(errors="replace"))
-            for (source, other, _), output in zip(started, outputs)
-        ]
+        measuring.check_ping(count, timeout_s)
+        targets = [Target(source.name, source, other.name, other.address) for source, other in pairs]
+        return measuring.ping(targets, count=count, timeout_s=timeout_s)
 
     def iperf(
         self, source: AnyHost, destination: AnyHost, *, seconds: int = 5, udp: bool = False, rate: Optional[str] = None
     ) -> Iperf:
         """Measures the throughput from one host to another with iperf3. `rate`: of UDP, default "1Mbit"."""
         client, server = self.host(source), self.host(destination)
-        if not isinstance(seconds, int) or not 1 <= seconds <= 3600:
-            raise bad_argument("seconds", seconds, "1 to 3600", "write a whole number of seconds, as iperf3 takes it")
-        bps = None if rate is None else _requests.parse_quantity("rate", rate, "bit rate")
-        options = ["-t", str(seconds), "-J", *(["-u"] if udp else []), *(["-b", str(bps)] if bps else [])]
-        client.require("iperf3")
-        listening = server.popen(["iperf3", "-s", "-1", "--forceflush"])
-        try:
-            assert listening.stdout is not None
-            for line in listening.stdout:
-                if b"listening" in line:
-                    break
-            sender = client.popen(["iperf3", "-c", server.address, *options], stderr=subprocess.STDOUT)
-            output = communicate(sender, f"{client.path}: iperf3", seconds + 60)
-        finally:
-            end_session(listening)
-            if listening.stdout is not None:
-                listening.stdout.close()
-        protocol = "udp" if udp else "tcp"
-        return Iperf.parse(client.name, server.name, protocol, output.decode(errors="replace"))
+        measuring.check_iperf(seconds, rate)
+        target = Target(client.name, client, server.name, server.address)
+        return measuring.iperf(target, server, seconds=seconds, udp=udp, rate=rate)
 
     # --- Files ---------------------------------------------------------------------------------------------------------
 
     def documents(self) -> list[Document]:
         """Returns the document of a topology file."""
         spec: dict[str, Any] = {"hosts": [host.to_keys() for host in self.hosts]}
+        if self.nodes:
+            spec["nodes"] = [node.to_keys() for node in self.nodes]
         if self.switches:
             spec["switches"] = [switch.name for switch in self.switches]
         if self.links:
@@ -327,9 +356,10 @@ class Network:
         _schema.check_object(document)
         network = cls(name or document["metadata"]["name"], client=client)
         spec = document["spec"]
-        for keys in spec["hosts"]:
-            described = keys if isinstance(keys, dict) else {"name": str(keys)}
-            network.add_host(**{**described, "name": str(described["name"])})
+        for kind, add in (("hosts", network.add_host), ("nodes", network.add_node)):
+            for keys in spec.get(kind, []):
+                described = keys if isinstance(keys, dict) else {"name": str(keys)}
+                add(**{**described, "name": str(described["name"])})
         for switch in spec.get("switches", []):
             network.add_switch(str(switch))
         for keys in spec.get("links", []):
@@ -346,9 +376,9 @@ class Network:
         """Returns a running network, for example of `myelin up`. `stop` leaves it running."""
         network = cls(name, client=client)
         status = network.read_status()
-        network._status = None
+        network._status = None  # Additions describe what runs already.
         for host in status.hosts:
-            network.add_host(host.name)
+            network.add_node(host.name) if host.is_node else network.add_host(host.name)
         for switch in status.switches:
             network.add_switch(switch.name)
         for link in status.links:
@@ -365,14 +395,14 @@ class Network:
         return self.svg()
 
     def _add(self, node: AnyNode) -> AnyNode:
-        self._require_stopped(f"add_{type(node).__name__.lower()}")
         if node.name in self._nodes:
             raise ArgumentError(
                 f"network `{self.name}` has a node `{node.name}`: choose another name",
                 object=node.name,
                 remedy="choose another name",
             )
-        self._nodes[node.name] = node
+        with self.batch():
+            self._nodes[node.name] = node
         return node
 
     def _require_stopped(self, what: str) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Optional, Union
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
+from ._record import Record
 
-class Record:
-    """Text and comparison of all types. One implementation instead of one for each type halves the time of the import."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+else:
+    from ._record import dataclass, field
 
 
 VERSION = "0.1.0"
@@ -316,6 +310,116 @@ class Claim(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerImageDirectory(Record):
+    """The files of a directory, by its absolute path."""
+    directory: str
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerImageStored(Record):
+    """An image that `myelin image import` stored."""
+    stored: str
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerLimits(Record):
+    """Limits of a container. `None`: only the limits of the host hold."""
+    cpu_millicores: Optional[int] = None
+    """Processor time, thousandths of a core."""
+    memory_bytes: Optional[int] = None
+    """Memory, bytes."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerLimitsRequest(Record):
+    """Request to change limits of a running container."""
+    host: str
+    """The host, or `TOPOLOGY/HOST`."""
+    limits: ContainerLimits
+    """The new limits. `None`: the limit stays."""
+    name: str
+    """The container's name in the host."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerLog(Record):
+    """The output of a container."""
+    text: str
+    """The end of output and errors, at most 1 MiB. Bytes that are not UTF-8 are replaced."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerName(Record):
+    """The name of a container."""
+    host: str
+    """The host, or `TOPOLOGY/HOST`."""
+    name: str
+    """The container's name in the host."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerRequest(Record):
+    """Request to start a container in a host. It lies in the host's network namespace and below the
+    host's control group, so all containers of a host share its limits.
+    """
+    command: list[str] = field(default_factory=list)
+    """The program and its arguments. Empty: those of the image."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables besides those of the image."""
+    host: str
+    """The host, or `TOPOLOGY/HOST`."""
+    image: ContainerImage = 'machine'
+    """The files of the container."""
+    limits: ContainerLimits = field(default_factory=lambda: ContainerLimits(cpu_millicores=None, memory_bytes=None))
+    """Limits of the container's own."""
+    name: str
+    """The container's name, unique in the host."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ContainerStatus(Record):
+    """A container, and the resources that it has used."""
+    command: list[str]
+    """The program and its arguments."""
+    cpu_s: float
+    """Processor time, s."""
+    end: Optional[str] = None
+    """The end of the program in words; `None`: it runs."""
+    exit_code: Optional[int] = None
+    """The exit status of the program, if it has ended by itself and the kernel tells the status
+    (Linux 6.15 or newer).
+    """
+    host: str
+    """The host."""
+    id: str
+    """The container's name in `runc list`."""
+    image: ContainerImage
+    """The files."""
+    limits: ContainerLimits
+    """The limits of the container's own."""
+    memory_bytes: int
+    """Memory in use, bytes."""
+    name: str
+    """The container's name in the host."""
+    oom_kills: int
+    """Processes that the kernel killed at the memory limit."""
+    pid: Optional[int] = None
+    """The process number of the program on the machine; `None`: it has ended."""
+    start_ms: float
+    """Time that the start took, ms."""
+    throttled_periods: int
+    """Periods in which the container used up its processor time."""
+    throttled_s: float
+    """Time during which the container waited for processor time, s."""
+    topology: str
+    """The topology."""
+    up_s: float
+    """Time since the start, s."""
+    user: Optional[int] = None
+    """The user whom the container's root is outside of it; `None`: root."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class CoreStatus(Record):
     """A core whose workers hand it over to each other (`worker.sharing`). The counters begin anew
     when a worker or a ring comes or goes.
@@ -596,6 +700,62 @@ class EventCosts(Record):
 class EventError(Record):
     """The error that ended the stream."""
     error: ApiError
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecEventStartedBody(Record):
+    """ExecEventStartedBody"""
+    pid: int
+    """Its process number on the machine."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecEventStarted(Record):
+    """The program runs."""
+    started: ExecEventStartedBody
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecEventEndedBody(Record):
+    """ExecEventEndedBody"""
+    code: Optional[int] = None
+    """The exit status; `None`: a signal ended the program."""
+    signal: Optional[int] = None
+    """The number of the signal that ended the program."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecEventEnded(Record):
+    """The program has ended. This is the last line."""
+    ended: ExecEventEndedBody
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecEventError(Record):
+    """The program did not start. This is the last line."""
+    error: ApiError
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecRequest(Record):
+    """Request to run a program on a host."""
+    command: list[str]
+    """The program and its arguments. The agent looks for the program in the `PATH` of `env`."""
+    directory: str = '/'
+    """The working directory."""
+    env: dict[str, str] = field(default_factory=dict)
+    """All environment variables of the program."""
+    host: str
+    """`client`, `server`, the host of a topology, or one of them after `CHAIN/` or `TOPOLOGY/`."""
+    is_terminal: bool = False
+    """Whether the input is a terminal, which becomes the program's controlling terminal."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ExecSignal(Record):
+    """A line from the client: a signal for the program's process group."""
+    signal: int
+    """The signal's number."""
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
@@ -2063,10 +2223,12 @@ ChainState = Literal["active", "waiting", "failed"]
 Change = Literal["created", "changed", "unchanged"]
 Class = Literal["elementary", "basic", "advanced"]
 Classify = Literal["calvin", "cost"]
+ContainerImage = Union[Literal["machine"], ContainerImageDirectory, ContainerImageStored]
 Enforce = Literal["auto", "both", "policer", "shaper", "none"]
 Entry = Literal["door", "kernel", "user", "link"]
 ErrorKind = Literal["usage", "failed", "refused"]
 Event = Union[EventProgress, EventUp, EventReport, EventCosts, EventError]
+ExecEvent = Union[ExecEventStarted, ExecEventEnded, ExecEventError]
 Exit = Literal["egress", "kernel", "user", "link"]
 FileContents = Union[str, FileContentsBase64]
 FlowState = Literal["new", "established", "closing", "closed"]

@@ -23,6 +23,11 @@ pub(crate) fn create_group(path: &str, limits: &Limits) -> Result<Cgroup> {
     Cgroup::create(path, limits)
 }
 
+/// Changes limits of a group. A limit of `None` stays as it is.
+pub(crate) fn limit_group(group: &Cgroup, limits: &Limits) -> Result<()> {
+    group.limit(limits)
+}
+
 /// Limits the processes of a group to these cores.
 pub(crate) fn set_cores(group: &mut Cgroup, cores: &[u32]) -> Result<()> {
     group.set_cores(cores)

@@ -24,6 +24,7 @@ pub(crate) fn start(node: &Arc<Node>) {
     spawn_loop(node, |node| restart_black_boxes(node));
     spawn_loop(node, |node| restart_delay_lines(node));
     spawn_loop(node, |node| node.parts.cores.restart_preemptors());
+    spawn_loop(node, |node| shorten_outputs(node));
 }
 
 fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Arc<Node>) + Send + 'static) {
@@ -146,12 +147,19 @@ fn restart_black_boxes(node: &Node) {
     }
 }
 
+/// A container that floods its output must not fill the disk.
+fn shorten_outputs(node: &Node) {
+    for topology in node.topologies.all() {
+        topology.containers.truncate_logs();
+    }
+}
+
 fn restart_delay_lines(node: &Node) {
     for topology in node.topologies.all() {
         let Some(line) = topology.line.get() else {
             continue;
         };
-        let topology = &topology.declared.name;
+        let topology = &topology.name;
         match line.restart_if_dead() {
             LineCheck::Alive => {}
             LineCheck::Restarted => {

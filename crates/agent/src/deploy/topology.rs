@@ -9,22 +9,27 @@ use myelin_emulator::{Network, Run};
 use myelin_spec::{Ports, ServiceChain, Topology};
 
 use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
+use crate::deploy::growth::Growing;
 use crate::node::Node;
 use crate::node::delay_line::LineSlot;
+use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
 
-/// New topologies of a request. Dropping the value removes them, unless they are kept.
+/// New topologies of a request, and additions to running ones. Dropping the value removes them,
+/// unless they are kept.
 pub(crate) struct NewTopologies<'a> {
     node: &'a Node,
     names: Vec<String>,
+    growing: Vec<Growing>,
 }
 
 impl NewTopologies<'_> {
     /// Keeps the topologies, because the request has succeeded.
     pub(crate) fn keep(mut self) {
         self.names.clear();
+        self.growing.drain(..).for_each(Growing::keep);
     }
 }
 
@@ -91,11 +96,11 @@ pub(crate) fn refuse_all(topologies: &[Topology]) -> Result<(), ApiError> {
     })
 }
 
-/// Makes all topologies of a file, or none. Leaves a running topology with the same description
-/// alone. The caller has reserved their names.
+/// Makes all topologies of a file, or none. A running topology gets the hosts, switches and links
+/// that its description has more. The caller has reserved their names.
 ///
 /// # Errors
-/// A running topology has another description, or a topology cannot be made.
+/// The description of a running topology lacks or changes a part, or a topology cannot be made.
 pub(crate) fn make<'a>(
     node: &'a Node,
     topologies: &[Topology],
@@ -103,17 +108,15 @@ pub(crate) fn make<'a>(
     let mut made = NewTopologies {
         node,
         names: Vec::new(),
+        growing: Vec::new(),
     };
     for topology in topologies {
         let (name, place) = (&topology.name, &topology.place);
         if let Some(running) = node.topologies.get(name) {
-            if is_same(&running.declared, topology) {
-                continue;
+            if let Some(growing) = Growing::start(&node.parts, &running, topology)? {
+                made.growing.push(growing);
             }
-            return Err(ApiError::failed(format!(
-                "{place}: topology `{name}` runs with another description: `myelin link` changes its links, \
-                 `myelin down {name}` removes it"
-            )));
+            continue;
         }
         let start = Instant::now();
         let run = Run {
@@ -123,14 +126,16 @@ pub(crate) fn make<'a>(
         let network = Network::create(run, topology, &node.parts.journal)
             .map_err(|error| ApiError::failed(format!("{place}: {error}")))?;
         let line = LineSlot::default();
-        line.impair_all(&node.parts, &network)
+        line.impair_from(0, &node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
-            declared: topology.clone(),
+            name: name.clone(),
+            declared: Mutex::new(topology.clone()),
+            containers: HostContainers::default(),
             nodes,
             network: Mutex::new(network),
             line,
@@ -139,15 +144,6 @@ pub(crate) fn make<'a>(
         made.names.push(name.clone());
     }
     Ok(made)
-}
-
-/// Whether two topologies differ at most in their location in the file.
-fn is_same(one: &Topology, other: &Topology) -> bool {
-    let other = Topology {
-        place: one.place.clone(),
-        ..other.clone()
-    };
-    *one == other
 }
 
 /// Removes a topology. Returns false when no topology has that name.
@@ -191,9 +187,7 @@ fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
         ports.into_iter().any(|port| network.owns_interface(port))
     };
     let spans = node.spans.all();
-    let spans = spans
-        .iter()
-        .filter(|span| span.topology == topology.declared.name);
+    let spans = spans.iter().filter(|span| span.topology == topology.name);
     let users: BTreeSet<String> = running
         .chain(waiting)
         .filter(uses)
@@ -205,7 +199,7 @@ fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
 
 /// Removes a topology that no chain uses. The caller has reserved its name.
 pub(crate) fn take_down(node: &Node, topology: Arc<RunningTopology>) {
-    let name = topology.declared.name.clone();
+    let name = topology.name.clone();
     drop(node.topologies.remove(&name));
     // Readers hold a topology briefly.
     drop(wait_until_unique(topology));
@@ -267,7 +261,7 @@ fn find_topology(node: &Node, request: &LinkRequest) -> Result<String, ApiError>
     let found: Vec<_> = all.iter().filter(has_link).collect();
     let names: Vec<&str> = found
         .iter()
-        .map(|topology| topology.declared.name.as_str())
+        .map(|topology| topology.name.as_str())
         .collect();
     match names[..] {
         [name] => Ok(name.to_owned()),

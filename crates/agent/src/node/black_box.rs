@@ -6,7 +6,6 @@
 //! generation stamp, so its link identifies the generation.
 
 mod links;
-mod log;
 mod path;
 mod turns;
 
@@ -28,11 +27,11 @@ use myelin_spec::{ExternalConfig, FunctionConfig, FunctionSpec, Isolation, Servi
 
 use crate::api::{ApiError, BlackBoxStatus, RunDir, SandboxStatus};
 use crate::control::actuator;
-use crate::node::black_box::log::Log;
 use crate::node::confinement::{
     ConfinedProcess, Confinement, ConfinementSpec, Program, ProgramExit,
 };
 use crate::node::container;
+use crate::node::log::Log;
 use crate::node::sandbox::Sandbox;
 use crate::pool::{Lease, Pool, lock};
 

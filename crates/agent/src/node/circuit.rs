@@ -8,6 +8,7 @@ use myelin_kernel::{Opposite, Plane};
 use myelin_linux::journal::Journal;
 use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
+use myelin_linux::process;
 use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, HostInfo};
@@ -47,6 +48,20 @@ pub(crate) struct Circuit {
     pub(crate) wires: Option<Wires>,
     /// End hosts that Myelin made.
     hosts: Option<EndHosts>,
+}
+
+/// Programs on the end hosts end with them.
+impl Drop for Circuit {
+    fn drop(&mut self) {
+        let hosts = self.hosts().into_iter().flatten();
+        let hosts = hosts.map(|host| host.netns.try_clone());
+        let ended = hosts
+            .collect::<Result<Vec<_>, _>>()
+            .and_then(|hosts| process::kill_in_namespaces(&hosts));
+        if let Err(error) = ended {
+            tracing::warn!(%error, "programs of a chain's end hosts go on");
+        }
+    }
 }
 
 impl Circuit {

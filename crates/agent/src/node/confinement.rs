@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use myelin_spec::{Isolation, Limits, units};
 use crate::api::{ApiError, RunDir, SandboxStatus};
 use crate::control::actuator;
 use crate::node::container::Container;
+use crate::pool::lock;
 
 pub(crate) use myelin_linux::cgroup::Usage;
 
@@ -80,7 +82,7 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(crate) struct Confinement {
     group: Cgroup,
-    limits: Limits,
+    limits: Mutex<Limits>,
     /// Number of kills at the memory limit that the agent has reported.
     reported_oom_kills: AtomicU64,
     netns: Option<Netns>,
@@ -145,7 +147,7 @@ impl Confinement {
         Ok(Self {
             netns: netns.map_err(ApiError::failed)?,
             group,
-            limits: demand.limits,
+            limits: Mutex::new(demand.limits),
             reported_oom_kills: AtomicU64::new(0),
             container,
             _resources: resources,
@@ -201,6 +203,25 @@ impl Confinement {
         })
     }
 
+    /// Returns the limits.
+    pub(crate) fn limits(&self) -> Limits {
+        *lock(&self.limits)
+    }
+
+    /// Changes the limits of the programs while they run. A limit of `None` stays as it is.
+    pub(crate) fn limit(&self, changed: Limits) -> Result<(), ApiError> {
+        let mut limits = lock(&self.limits);
+        let group_limits = GroupLimits {
+            cpu_millicores: changed.cpu_millicores,
+            memory_bytes: changed.memory_bytes,
+            is_real_time: false,
+        };
+        actuator::limit_group(&self.group, &group_limits).map_err(ApiError::failed)?;
+        limits.cpu_millicores = changed.cpu_millicores.or(limits.cpu_millicores);
+        limits.memory_bytes = changed.memory_bytes.or(limits.memory_bytes);
+        Ok(())
+    }
+
     /// The path of the control group below the root of each hierarchy.
     pub(crate) fn group_path(&self) -> &str {
         self.group.path()
@@ -223,7 +244,7 @@ impl Confinement {
     pub(crate) fn take_oom_limit(&self) -> Option<String> {
         let kills = self.usage().oom_kills;
         let reported = self.reported_oom_kills.swap(kills, Ordering::Relaxed);
-        let limit = self.limits.memory_bytes?;
+        let limit = self.limits().memory_bytes?;
         (kills > reported).then(|| units::format_memory_bytes(limit))
     }
 
@@ -239,18 +260,15 @@ impl Confinement {
 
     /// Returns the confinement's status for `ps`.
     pub(crate) fn status(&self) -> SandboxStatus {
-        let usage = self.usage();
+        let (usage, limits) = (self.usage(), self.limits());
         SandboxStatus {
             isolation: if self.container.is_some() {
                 Isolation::Container
             } else {
                 Isolation::Process
             },
-            cpu_limit_cores: self
-                .limits
-                .cpu_millicores
-                .map(|limit| f64::from(limit) / 1e3),
-            memory_limit_bytes: self.limits.memory_bytes,
+            cpu_limit_cores: limits.cpu_millicores.map(|limit| f64::from(limit) / 1e3),
+            memory_limit_bytes: limits.memory_bytes,
             cpu_s: usage.cpu_ns as f64 / 1e9,
             memory_bytes: usage.memory_bytes,
             throttled_periods: usage.throttled_periods,

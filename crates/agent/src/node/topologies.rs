@@ -4,20 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use myelin_emulator::{Network, NetworkEnd};
+use myelin_linux::netns::Netns;
+use myelin_linux::process;
 use myelin_spec::Topology;
 
 use crate::api::{TopologyEnd, TopologyStatus};
 use crate::node::delay_line::LineSlot;
+use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::{NodeAgent, programs_of};
 use crate::pool::lock;
 
 /// A running topology.
 pub(crate) struct RunningTopology {
     // Fields drop in this order.
+    /// The containers in the hosts.
+    pub(crate) containers: HostContainers,
     /// The agents of the nodes, in the order of the topology.
     pub(crate) nodes: Vec<NodeAgent>,
-    /// The topology as its file describes it.
-    pub(crate) declared: Topology,
+    /// The name of the topology.
+    pub(crate) name: String,
+    /// The topology as its file describes it. Its links have the order of the network's links.
+    pub(crate) declared: Mutex<Topology>,
     /// The network, with its live changes. Locked for one change or one reading at a time.
     pub(crate) network: Mutex<Network>,
     /// The delay line of links with delay, rate or loss.
@@ -41,7 +48,7 @@ impl Topologies {
     }
 
     pub(crate) fn insert(&self, topology: RunningTopology) {
-        let name = topology.declared.name.clone();
+        let name = topology.name.clone();
         lock(&self.0).insert(name, Arc::new(topology));
     }
 
@@ -53,6 +60,14 @@ impl Topologies {
 impl Drop for RunningTopology {
     fn drop(&mut self) {
         NodeAgent::stop_all(&self.nodes);
+        let hosts: Vec<_> = lock(&self.network).hosts().collect();
+        let hosts: Vec<_> = hosts
+            .iter()
+            .filter_map(|host| Netns::open(&host.netns).ok())
+            .collect();
+        if let Err(error) = process::kill_in_namespaces(&hosts) {
+            tracing::warn!(%error, "programs of a topology's hosts go on");
+        }
     }
 }
 

@@ -10,8 +10,6 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use myelin_linux::netns::Netns;
-use myelin_linux::process;
 
 use super::{HttpError, ServerState, run_waiting};
 use crate::api::{ApiError, ChainSource, ChainUp, DownReply, Lease};
@@ -95,20 +93,11 @@ fn ended(lease: u64) -> ApiError {
     ))
 }
 
-/// Ends the programs on the hosts, and removes objects that may be gone already. Chains use the
+/// Removes objects that may be gone already. Chains use the
 /// hosts of topologies, so they go first. Returns the removed objects.
 fn remove(engine: &Engine, held: &SharedHeld) -> DownReply {
     let mut held = lock(held);
     held.has_ended = true;
-    let mut topologies = engine.topologies();
-    topologies.retain(|topology| held.topologies.contains(&topology.name));
-    let hosts = topologies.iter().flat_map(|topology| &topology.hosts);
-    let hosts: Vec<_> = hosts
-        .filter_map(|host| Netns::open(&host.netns).ok())
-        .collect();
-    if let Err(error) = process::kill_in_namespaces(&hosts) {
-        tracing::warn!(%error, "programs of a lease's hosts go on");
-    }
     let mut reply = DownReply::default();
     for name in held.chains.iter().chain(&held.topologies) {
         match engine.down(name) {

@@ -5,10 +5,11 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Value, json};
 
 use myelin_api::{
-    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply, Event,
-    FunctionFlows, Lease, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
-    SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION,
-    VERSION_HEADER,
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
+    ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply, Event,
+    ExecEvent, ExecRequest, ExecSignal, FunctionFlows, Lease, LinkRequest, PREFIX, ProbeRequest,
+    RunRequest, STOP, SlaEvent, SlaSecond, SpanStatus, TextContents, TextRequest, TopologyLink,
+    TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -32,6 +33,28 @@ pub(crate) fn generate_schema() -> Value {
         describe_request::<TextRequest>(types, describe_answer::<TextContents>, "/texts"),
         describe_stream::<Lease>(types, "POST", "/leases"),
         describe_answer::<DownReply>(types, "DELETE", "/leases/{lease}"),
+        describe_exec(types),
+        describe_answer::<Vec<ContainerStatus>>(types, "GET", "/containers"),
+        describe_request::<ContainerRequest>(
+            types,
+            describe_answer::<ContainerStatus>,
+            "/containers",
+        ),
+        describe_request::<ContainerLimitsRequest>(
+            types,
+            describe_answer::<ContainerStatus>,
+            "/containers/limits",
+        ),
+        describe_request::<ContainerName>(
+            types,
+            describe_answer::<ContainerLog>,
+            "/containers/log",
+        ),
+        describe_request::<ContainerName>(
+            types,
+            describe_answer::<DownReply>,
+            "/containers/remove",
+        ),
         describe_request::<ProbeRequest>(types, describe_stream::<Event>, "/probe"),
         describe_request::<RunRequest>(types, describe_stream::<Event>, "/run"),
         describe_request::<CalibrateRequest>(types, describe_stream::<Event>, "/calibrate"),
@@ -47,6 +70,14 @@ pub(crate) fn generate_schema() -> Value {
         "error": types.subschema_for::<ApiError>(),
         "$defs": types.take_definitions(true),
     })
+}
+
+/// Describes the endpoint that becomes a stream in both directions.
+fn describe_exec(types: &mut SchemaGenerator) -> Value {
+    let mut endpoint =
+        describe_request::<ExecRequest>(types, describe_stream::<ExecEvent>, "/exec");
+    endpoint["input"] = types.subschema_for::<ExecSignal>().to_value();
+    endpoint
 }
 
 /// Describes an endpoint with a single answer.

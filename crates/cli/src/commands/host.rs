@@ -11,8 +11,6 @@ pub(crate) struct FoundHost {
     name: String,
     /// The network namespace.
     pub(crate) netns: String,
-    /// The control group of a host with limits.
-    pub(crate) cgroup: Option<String>,
 }
 
 /// Finds a host by name: `client`, `server`, the name of a topology's host, or one of them after
@@ -59,7 +57,6 @@ fn list(client: &Client) -> Result<Vec<FoundHost>, ApiError> {
             object: status.chain.clone(),
             name: host.role,
             netns: host.netns,
-            cgroup: None,
         }));
     }
     for status in client.topologies()? {
@@ -67,7 +64,6 @@ fn list(client: &Client) -> Result<Vec<FoundHost>, ApiError> {
             object: status.name.clone(),
             name: host.name,
             netns: host.netns,
-            cgroup: host.cgroup,
         }));
     }
     Ok(hosts)

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod calibrate;
 pub(crate) mod completions;
 pub(crate) mod conform;
+pub(crate) mod container;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod events;

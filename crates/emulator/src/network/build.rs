@@ -5,37 +5,43 @@
 
 mod hosts;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use myelin_linux::journal::{Journal, Resource, ResourceGuards};
+use myelin_linux::journal::{Journal, Resource};
 use myelin_linux::link::group::{PlacedEnd, create_veth, describe_quiet};
 use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_linux::{Error, ErrorKind, Result};
-use myelin_spec::Topology;
+use myelin_spec::{LinkSpec, Topology};
 
 use super::bridges::SwitchPorts;
-use super::names::{NetworkNames, Run, Side};
+use super::names::{NetworkNames, Side};
 use super::{Attachment, LinkEnd, LinkEnds, Network, Switch};
 
 /// The kernel makes links operational in a separate work item.
 const OPERATIONAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A new host: its namespace, and a socket inside.
-type NewHost = (Netns, Netlink);
+/// A host whose links are made: its namespace, and a socket inside.
+type OpenHost = (Netns, Netlink);
+/// The hosts whose links are made, by position.
+type OpenHosts = BTreeMap<usize, OpenHost>;
 
-/// Makes the network. The guards remove everything after a failure.
-pub(super) fn build(run: Run<'_>, topology: &Topology, journal: &Journal) -> Result<Network> {
+/// Makes the hosts, switches and links that `topology` has and the network lacks. They are the last
+/// ones of `topology`. After a failure, some may be left.
+pub(super) fn build(network: &mut Network, topology: &Topology, journal: &Journal) -> Result<()> {
     let builder = Builder {
         topology,
-        names: NetworkNames::new(run, &topology.name),
+        names: network.names.clone(),
         hosts: index(topology.hosts.iter().map(|host| host.name.as_str())),
         switches: index(topology.switches.iter().map(String::as_str)),
+        made_hosts: network.topology.hosts.len(),
+        made_switches: network.topology.switches.len(),
+        made_links: network.links.len(),
     };
-    builder.build(journal)
+    builder.build(network, journal)
 }
 
 fn index<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, usize> {
@@ -52,9 +58,13 @@ struct Builder<'a> {
     hosts: HashMap<&'a str, usize>,
     /// The position of each switch.
     switches: HashMap<&'a str, usize>,
+    /// The hosts, switches and links that the network has already.
+    made_hosts: usize,
+    made_switches: usize,
+    made_links: usize,
 }
 
-/// Where the ends of each link will be.
+/// Where the ends of each new link will be.
 #[derive(Clone, Copy)]
 struct LinkPlan<'a> {
     /// The number of each end at its host: 0 for `eth0`.
@@ -63,59 +73,78 @@ struct LinkPlan<'a> {
 }
 
 impl Builder<'_> {
-    fn build(self, journal: &Journal) -> Result<Network> {
-        let mut resources = ResourceGuards::default();
-        let mut hosts = self.create_hosts(journal, &mut resources)?;
-        let groups = self.create_groups(journal, &mut resources)?;
-        let links = Resource::Links(self.names.group.clone());
-        resources.0.push(journal.guard(links)?);
+    fn build(self, network: &mut Network, journal: &Journal) -> Result<()> {
+        let mut hosts = self.create_hosts(journal, &mut network.resources)?;
+        self.open_hosts(&mut hosts)?;
+        let groups = self.create_groups(journal, &mut network.resources)?;
+        network.groups.extend(groups);
+        if network.links_guard.is_none() {
+            let links = Resource::Links(self.names.group.clone());
+            network.links_guard = Some(journal.guard(links)?);
+        }
         let mut netlink = Netlink::open()?;
-        let mut switches = self.create_bridges(&mut netlink)?;
+        self.create_bridges(&mut netlink, &mut network.switches)?;
         let interfaces = self.number_interfaces();
-        let attachments = self.attach(&mut switches)?;
+        let attachments = self.attach(&mut network.switches)?;
         let plan = LinkPlan {
             interfaces: &interfaces,
             attachments: &attachments,
         };
-        self.create_links(&mut netlink, &mut hosts, &switches, plan)?;
+        self.create_links(&mut netlink, &mut hosts, &network.switches, plan)?;
         let links = self.find_ends(&mut netlink, &mut hosts, plan)?;
         self.bring_ports_up(&mut netlink, &links)?;
         self.configure_hosts(&mut hosts, &links)?;
         wait_until_operational(&mut netlink, &links)?;
-        Ok(Network {
-            topology: self.topology.clone(),
-            names: self.names,
-            switches,
-            links,
-            _groups: groups,
-            _resources: resources,
-        })
+        network.links.extend(links);
+        network.topology = self.topology.clone();
+        Ok(())
     }
 
-    /// Makes the bridges of all switches, joins those of a switch, and sets them up.
-    fn create_bridges(&self, netlink: &mut Netlink) -> Result<Vec<Switch>> {
+    /// Returns the links to make, with their positions.
+    fn new_links(&self) -> impl Iterator<Item = (usize, &LinkSpec)> {
+        let links = self.topology.links.iter().enumerate();
+        links.skip(self.made_links)
+    }
+
+    /// Opens the existing hosts that get links.
+    fn open_hosts(&self, hosts: &mut OpenHosts) -> Result<()> {
+        for end in self.new_links().flat_map(|(_, link)| &link.ends) {
+            if let Some(position) = self.hosts.get(end.as_str())
+                && !hosts.contains_key(position)
+            {
+                let netns = Netns::open(&self.names.netns(end))?;
+                let netlink = Netlink::open_in(&netns)?;
+                hosts.insert(*position, (netns, netlink));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the bridges of the new switches, joins those of a switch, and sets them up.
+    fn create_bridges(&self, netlink: &mut Netlink, switches: &mut Vec<Switch>) -> Result<()> {
+        let new = &self.topology.switches[self.made_switches..];
         let mut links_at = vec![0; self.topology.switches.len()];
         for end in self.topology.links.iter().flat_map(|link| &link.ends) {
             if let Some(switch) = self.switches.get(end.as_str()) {
                 links_at[*switch] += 1;
             }
         }
-        let ports: Vec<SwitchPorts> = links_at.into_iter().map(SwitchPorts::new).collect();
+        let links_at = links_at.into_iter().skip(self.made_switches);
+        let ports: Vec<SwitchPorts> = links_at.map(SwitchPorts::new).collect();
         let count: usize = ports.iter().map(SwitchPorts::bridges).sum();
-        let names: Vec<String> = (0..count).map(|number| self.names.bridge(number)).collect();
+        let made: usize = switches.iter().map(|switch| switch.bridges.len()).sum();
+        let names: Vec<String> = (made..made + count)
+            .map(|number| self.names.bridge(number))
+            .collect();
         let requests = names
             .iter()
             .map(|name| self.names.group.create_bridge(name));
         netlink.apply(requests.collect::<Result<Vec<_>>>()?)?;
         let found = self.find_links(netlink)?;
         let mut bridges = names.iter().map(|name| find(&found, name).map(Link::id));
-        let mut switches = Vec::with_capacity(ports.len());
+        let mut first = made;
         let mut requests = Vec::new();
-        for (name, ports) in self.topology.switches.iter().zip(ports) {
-            let first = switches
-                .iter()
-                .map(|switch: &Switch| switch.bridges.len())
-                .sum();
+        for (name, ports) in new.iter().zip(ports) {
             let own = bridges.by_ref().take(ports.bridges());
             let own: Vec<LinkId> = own.collect::<Result<_>>()?;
             for (bridge, number) in own.iter().zip(first..) {
@@ -127,13 +156,13 @@ impl Builder<'_> {
                     self.join_bridges(netlink, &joint, [&own[0], bridge])?;
                 }
             }
+            first += own.len();
             switches.push(Switch {
                 bridges: own,
                 ports,
             });
         }
-        netlink.apply(requests)?;
-        Ok(switches)
+        netlink.apply(requests)
     }
 
     /// Joins two bridges of a switch.
@@ -164,7 +193,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Numbers the interfaces of each host in the order of the links.
+    /// Numbers the interfaces of the new links, at each host in the order of its links.
     fn number_interfaces(&self) -> Vec<[u32; 2]> {
         let mut counts = vec![0; self.topology.hosts.len()];
         let mut number = |end: &String| {
@@ -175,12 +204,11 @@ impl Builder<'_> {
             })
         };
         let links = self.topology.links.iter();
-        links
-            .map(|link| [number(&link.ends[0]), number(&link.ends[1])])
-            .collect()
+        let numbers = links.map(|link| [number(&link.ends[0]), number(&link.ends[1])]);
+        numbers.skip(self.made_links).collect()
     }
 
-    /// Chooses where each end of each link is.
+    /// Chooses where each end of each new link is.
     fn attach(&self, switches: &mut [Switch]) -> Result<Vec<[Attachment; 2]>> {
         let mut attach = |end: &String| {
             if let Some(host) = self.hosts.get(end.as_str()) {
@@ -196,23 +224,22 @@ impl Builder<'_> {
                     Error::new(action, ErrorKind::NotFound, "no switch has that name")
                 })
         };
-        let links = self.topology.links.iter();
-        links
-            .map(|link| Ok([attach(&link.ends[0])?, attach(&link.ends[1])?]))
+        self.new_links()
+            .map(|(_, link)| Ok([attach(&link.ends[0])?, attach(&link.ends[1])?]))
             .collect()
     }
 
     fn create_links(
         &self,
         netlink: &mut Netlink,
-        hosts: &mut [NewHost],
+        hosts: &mut OpenHosts,
         switches: &[Switch],
         plan: LinkPlan<'_>,
     ) -> Result<()> {
         let mut requests = Vec::new();
         let mut trunks = Vec::new();
         let ends = plan.attachments.iter().zip(plan.interfaces);
-        for (number, (ends, eth)) in ends.enumerate() {
+        for ((ends, eth), number) in ends.zip(self.made_links..) {
             let names = eth.map(|eth| format!("eth{eth}"));
             let inside = |side: usize, netns| PlacedEnd {
                 end: VethEnd {
@@ -226,14 +253,14 @@ impl Builder<'_> {
                 [Attachment::Host(one), Attachment::Host(other)] if self.has_wires(number) => {
                     let names = [port(Side::First), port(Side::Second)];
                     for (side, host) in [one, other].into_iter().enumerate() {
-                        let far = inside(side, Some(&hosts[host].0));
+                        let far = inside(side, Some(&hosts[&host].0));
                         requests.push(create_veth(&self.at_switch(&names[side]), &far, None)?);
                     }
                 }
                 [Attachment::Host(one), Attachment::Host(other)] => {
-                    let far = hosts[other].0.try_clone()?;
+                    let far = hosts[&other].0.try_clone()?;
                     let request = create_veth(&inside(0, None), &inside(1, Some(&far)), None)?;
-                    hosts[one].1.apply([request])?;
+                    socket_of(hosts, one)?.apply([request])?;
                 }
                 [
                     Attachment::Host(host),
@@ -246,7 +273,7 @@ impl Builder<'_> {
                     let side = usize::from(ends[0] != Attachment::Host(host));
                     let name = port(Side::First);
                     let bridge = Some(&switches[switch].bridges[bridge]);
-                    let far = inside(side, Some(&hosts[host].0));
+                    let far = inside(side, Some(&hosts[&host].0));
                     requests.push(create_veth(&self.at_switch(&name), &far, bridge)?);
                 }
                 [
@@ -279,7 +306,7 @@ impl Builder<'_> {
     /// Sets the ends at switches up.
     fn bring_ports_up(&self, netlink: &mut Netlink, links: &[LinkEnds]) -> Result<()> {
         let mut requests = Vec::new();
-        for (spec, made) in self.topology.links.iter().zip(links) {
+        for ((_, spec), made) in self.new_links().zip(links) {
             let alias = format!("{} {}", self.topology.name, spec.name);
             for end in made.ends_here() {
                 requests.extend([describe_quiet(end, &alias), link::set_up(end)]);
@@ -326,12 +353,13 @@ impl Builder<'_> {
     fn find_ends(
         &self,
         netlink: &mut Netlink,
-        hosts: &mut [NewHost],
+        hosts: &mut OpenHosts,
         plan: LinkPlan<'_>,
     ) -> Result<Vec<LinkEnds>> {
         let found = self.find_links(netlink)?;
         let mut links = Vec::with_capacity(plan.attachments.len());
-        for (number, (at, eth)) in plan.attachments.iter().zip(plan.interfaces).enumerate() {
+        let ends = plan.attachments.iter().zip(plan.interfaces);
+        for ((at, eth), number) in ends.zip(self.made_links..) {
             let names = self.port_names(number, at);
             let wires = self.find_wires(&found, number)?;
             let mut end = |side: usize| {
@@ -344,7 +372,9 @@ impl Builder<'_> {
                 let link = match (&names[side], opposite, at[side]) {
                     (Some(port), ..) => find(&found, port)?.id(),
                     (None, Some(index), _) => LinkId { index, name },
-                    (None, None, Attachment::Host(host)) => hosts[host].1.link(&name)?.id(),
+                    (None, None, Attachment::Host(host)) => {
+                        socket_of(hosts, host)?.link(&name)?.id()
+                    }
                     // Not reached: an end at a switch has a name.
                     (None, None, Attachment::Switch { .. }) => find(&found, "")?.id(),
                 };
@@ -367,7 +397,7 @@ impl Builder<'_> {
     }
 }
 
-/// Waits until all ends at switches are operational, because they drop packets until then. The
+/// Waits until the new ends at switches are operational, because they drop packets until then. The
 /// hosts' ends came up last, so the kernel activated them at once.
 ///
 /// The kernel activates about 100 links a second by itself, and at once each link that somebody
@@ -388,6 +418,15 @@ fn wait_until_operational(netlink: &mut Netlink, links: &[LinkEnds]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Returns the socket in a host.
+fn socket_of(hosts: &mut OpenHosts, host: usize) -> Result<&mut Netlink> {
+    let open = hosts.get_mut(&host).map(|(_, netlink)| netlink);
+    open.ok_or_else(|| {
+        let action = format!("find host {host}");
+        Error::new(action, ErrorKind::NotFound, "it was not opened")
+    })
 }
 
 fn find<'l>(links: &'l HashMap<String, Link>, name: &str) -> Result<&'l Link> {

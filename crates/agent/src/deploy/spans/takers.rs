@@ -22,7 +22,7 @@ pub(super) struct Nodes<'a> {
 impl Nodes<'_> {
     pub(super) fn agent(&self, node: &str) -> Result<&NodeAgent, ApiError> {
         self.topology.node(node).ok_or_else(|| {
-            let topology = &self.topology.declared.name;
+            let topology = &self.topology.name;
             ApiError::failed(format!("the topology `{topology}` has no node `{node}`"))
         })
     }

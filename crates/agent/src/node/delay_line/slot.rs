@@ -20,20 +20,32 @@ impl LineSlot {
         lock(&self.0).clone()
     }
 
-    /// Impairs the links of a new network, as its topology describes them.
+    /// Impairs the links of a network from position `first` on, as its topology describes them.
     ///
     /// # Errors
     /// The links need too much packet memory, or a step fails. The error names the link.
-    pub(crate) fn impair_all(&self, parts: &Parts, network: &Network) -> Result<(), ApiError> {
+    pub(crate) fn impair_from(
+        &self,
+        first: usize,
+        parts: &Parts,
+        network: &Network,
+    ) -> Result<(), ApiError> {
         let links = network.topology().links.iter().enumerate();
         let impaired: Vec<_> = links
+            .skip(first)
             .filter(|(_, link)| !link.impairments.is_none())
             .collect();
         if impaired.is_empty() {
             return Ok(());
         }
-        let all = impaired.iter().map(|(_, link)| &link.impairments);
-        let line = TopologyLine::start(parts, &network.topology().name, all)?;
+        let mut slot = lock(&self.0);
+        let line = if let Some(line) = &*slot {
+            line.clone()
+        } else {
+            let all = impaired.iter().map(|(_, link)| &link.impairments);
+            let line = TopologyLine::start(parts, &network.topology().name, all)?;
+            Arc::new(line)
+        };
         for (position, link) in impaired {
             let point = network.delay_point(&link.name);
             let point = point.map_err(ApiError::failed)?;
@@ -41,8 +53,19 @@ impl LineSlot {
             line.impair(position, &point, &link.impairments)
                 .map_err(|error| ApiError::failed(format!("link `{name}`: {error}")))?;
         }
-        *lock(&self.0) = Some(Arc::new(line));
+        *slot = Some(line);
         Ok(())
+    }
+
+    /// Releases the links from position `first` on.
+    ///
+    /// # Errors
+    /// The kernel refuses to detach a program.
+    pub(crate) fn release_from(&self, first: usize, links: usize) -> Result<(), ApiError> {
+        let line = self.get();
+        line.iter()
+            .flat_map(|line| (first..links).map(|position| line.release(position)))
+            .collect()
     }
 
     /// Changes delay, rate and loss of a link under traffic.

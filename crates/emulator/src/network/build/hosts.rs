@@ -1,5 +1,7 @@
 //! Makes the hosts and nodes: namespaces, control groups, addresses, the bridges of nodes.
 
+use std::collections::BTreeMap;
+
 use myelin_linux::cgroup::{Cgroup, Limits};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
 use myelin_linux::link::{self, LinkId};
@@ -9,8 +11,10 @@ use myelin_spec::{HostAddress, HostSpec};
 
 use super::super::names::NODE_BRIDGE;
 use super::super::{Attachment, LinkEnds, has_group};
-use super::{Builder, NewHost};
+use super::{Builder, OpenHosts, socket_of};
 
+/// The interface of a host's first link, which has the host's addresses.
+const FIRST_INTERFACE: &str = "eth0";
 /// Index of the loopback link of each namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK_INDEX: u32 = 1;
 
@@ -19,8 +23,9 @@ impl Builder<'_> {
         &self,
         journal: &Journal,
         resources: &mut ResourceGuards,
-    ) -> Result<Vec<NewHost>> {
-        let (hosts, owner) = (&self.topology.hosts, self.names.owner());
+    ) -> Result<OpenHosts> {
+        let hosts = &self.topology.hosts[self.made_hosts..];
+        let owner = self.names.owner();
         let names: Vec<String> = hosts
             .iter()
             .map(|host| self.names.netns(&host.name))
@@ -49,10 +54,12 @@ impl Builder<'_> {
             netlink.apply([link::set_up(&loopback)])?;
             Ok(netlink)
         };
-        netns::create_many(&names, &owner, prepare).map_err(|error| match error.kind() {
+        let made = netns::create_many(&names, &owner, prepare);
+        let made = made.map_err(|error| match error.kind() {
             ErrorKind::Exists => error.remedy("or rename the topology"),
             _ => error,
-        })
+        })?;
+        Ok((self.made_hosts..).zip(made).collect())
     }
 
     pub(super) fn create_groups(
@@ -61,7 +68,8 @@ impl Builder<'_> {
         resources: &mut ResourceGuards,
     ) -> Result<Vec<Cgroup>> {
         let mut groups = Vec::new();
-        for host in self.topology.hosts.iter().filter(|host| has_group(host)) {
+        let hosts = self.topology.hosts[self.made_hosts..].iter();
+        for host in hosts.filter(|host| has_group(host)) {
             let path = self.names.cgroup(&host.name);
             let resource = Resource::Cgroup { path: path.clone() };
             resources.0.push(journal.guard(resource)?);
@@ -79,24 +87,25 @@ impl Builder<'_> {
         Ok(groups)
     }
 
-    /// Sets the interfaces of the hosts up, and gives each host its addresses: on `eth0`, or on the
-    /// bridge of a node with several links.
-    pub(super) fn configure_hosts(&self, hosts: &mut [NewHost], links: &[LinkEnds]) -> Result<()> {
-        let mut interfaces: Vec<Vec<&LinkId>> = vec![Vec::new(); hosts.len()];
+    /// Sets the new interfaces of the hosts up, and gives each host its addresses: on `eth0`, or on
+    /// the bridge of a node with several links.
+    pub(super) fn configure_hosts(&self, hosts: &mut OpenHosts, links: &[LinkEnds]) -> Result<()> {
+        let mut interfaces: BTreeMap<usize, Vec<&LinkId>> = BTreeMap::new();
         for end in links.iter().flat_map(|made| &made.ends) {
             if let Attachment::Host(host) = end.at {
-                interfaces[host].push(&end.link);
+                interfaces.entry(host).or_default().push(&end.link);
             }
         }
-        let own = self.topology.hosts.iter().zip(interfaces);
-        for ((host, links), (_, netlink)) in own.zip(hosts) {
+        for (position, links) in interfaces {
+            let (host, netlink) = (&self.topology.hosts[position], socket_of(hosts, position)?);
             let bridge = if host.is_node && links.len() > 1 {
                 Some(self.create_node_bridge(netlink, &links)?)
             } else {
                 None
             };
-            let at = bridge.as_ref().or(links.first().copied());
-            let addresses = at.into_iter().flat_map(|at| {
+            let first = links.first().copied();
+            let first = first.filter(|link| link.name == FIRST_INTERFACE);
+            let addresses = bridge.as_ref().or(first).into_iter().flat_map(|at| {
                 let add = |own: &HostAddress| address::add(at, own.address, own.prefix_len);
                 host.addresses.iter().map(add)
             });

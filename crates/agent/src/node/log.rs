@@ -1,5 +1,5 @@
-//! The output of a black box: a file in the run directory. The program writes to the file directly,
-//! so the program can keep running when the agent dies.
+//! The output of a black box or a container: a file in the run directory. The program writes to the
+//! file directly, so the program can keep running when the agent dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,9 +18,9 @@ const KEPT_BYTES: u64 = 64 << 10;
 /// Number of last lines that an error shows.
 const LAST_LINES: usize = 5;
 
-/// The log file of a black box.
+/// The log file of a black box or a container.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(crate) struct Log {
     file: File,
     path: PathBuf,
     _made: ResourceGuard,
@@ -28,7 +28,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Makes an empty file.
-    pub(super) fn create(
+    pub(crate) fn create(
         run_dir: &RunDir,
         name: &str,
         journal: &Journal,
@@ -54,13 +54,13 @@ impl Log {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns a handle for the program. Writes append, also after the agent has shortened the
     /// file.
-    pub(super) fn handle(&self) -> Result<OwnedFd, ApiError> {
+    pub(crate) fn handle(&self) -> Result<OwnedFd, ApiError> {
         self.file.try_clone().map(OwnedFd::from).map_err(|error| {
             ApiError::failed(format!(
                 "cannot duplicate the file descriptor of {}: {error}",
@@ -70,7 +70,7 @@ impl Log {
     }
 
     /// Returns the last lines, as the end of an error message.
-    pub(super) fn last_lines(&self) -> String {
+    pub(crate) fn last_lines(&self) -> String {
         let text = String::from_utf8_lossy(&self.read_end(KEPT_BYTES)).into_owned();
         let lines: Vec<&str> = text
             .lines()
@@ -83,8 +83,13 @@ impl Log {
         format!("last output:\n  {shown}")
     }
 
+    /// Returns the end of the output, at most [`MAX_BYTES`].
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.read_end(MAX_BYTES)).into_owned()
+    }
+
     /// Shortens a file that is too long. Output written at the same moment may be lost.
-    pub(super) fn truncate(&self) {
+    pub(crate) fn truncate(&self) {
         let is_long = self
             .file
             .metadata()

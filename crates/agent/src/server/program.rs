@@ -1,0 +1,95 @@
+//! A program of a client: its start on a host, its end, and its exit status.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command};
+
+use myelin_linux::process::{PidFd, Process};
+use myelin_linux::session;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::peer::Peer;
+use crate::api::{ApiError, ExecRequest};
+use crate::engine::Engine;
+
+/// A program that runs.
+pub(super) struct RunningProgram {
+    pub(super) child: Child,
+    pub(super) process: Process,
+    /// Becomes readable when the program ends.
+    end: AsyncFd<OwnedFd>,
+}
+
+impl RunningProgram {
+    /// Waits for the end of the program.
+    pub(super) async fn wait(&self) {
+        // A failure of the event loop ends the program.
+        let _ = self.end.readable().await;
+    }
+
+    /// Ends the program and its children.
+    pub(super) async fn end(&self) {
+        let process = self.process;
+        let ended = tokio::task::spawn_blocking(move || session::end(&process));
+        if let Ok(Err(error)) = ended.await {
+            tracing::warn!(%error, "a program of a client that has ended goes on");
+        }
+    }
+}
+
+/// Starts the program. Runs on a thread for blocking work.
+pub(super) fn start(
+    engine: &Engine,
+    peer: Peer,
+    request: &ExecRequest,
+    [input, output, errors]: [OwnedFd; 3],
+) -> Result<RunningProgram, ApiError> {
+    // The host may have changed since the request was checked.
+    let host = engine.find_host(&request.host)?;
+    peer.check_exec(&host)?;
+    let mut command = host.prepare(request, peer.user().as_ref())?;
+    command.stdin(input).stdout(output).stderr(errors);
+    let child = command.spawn();
+    let mut child = child.map_err(|error| start_error(&host.path(), request, &error))?;
+    // With the command, its copies of the descriptors close: only the program holds them.
+    drop::<Command>(command);
+    let watched = watch(&child);
+    if watched.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let (process, end) = watched?;
+    Ok(RunningProgram {
+        child,
+        process,
+        end,
+    })
+}
+
+fn watch(child: &Child) -> Result<(Process, AsyncFd<OwnedFd>), ApiError> {
+    let process = Process::of(child.id()).map_err(ApiError::failed)?;
+    let handle = PidFd::open(child.id()).map_err(ApiError::failed)?;
+    let end = handle
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(ApiError::failed)?;
+    // SAFETY: the value owns the descriptor, which stays open until the value is dropped.
+    let end = unsafe { AsyncFd::register_with_interest(end, Interest::READABLE) };
+    let end = end.map_err(ApiError::failed)?;
+    Ok((process, end))
+}
+
+fn start_error(host: &str, request: &ExecRequest, error: &io::Error) -> ApiError {
+    let program = request.command.first().map_or("", String::as_str);
+    let directory = &request.directory;
+    let cause = if !Path::new(directory).is_dir() {
+        format!("the directory {directory} does not exist")
+    } else if error.kind() == io::ErrorKind::NotFound {
+        "the program does not exist; check that the program is installed and in PATH".to_owned()
+    } else {
+        error.to_string()
+    };
+    ApiError::failed(format!("{host}: cannot run `{program}`: {cause}"))
+}

@@ -1,0 +1,143 @@
+//! Additions to a running network, and their undo.
+
+use std::collections::HashSet;
+
+use myelin_linux::Result;
+use myelin_linux::journal::Journal;
+use myelin_linux::link;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+use myelin_spec::Topology;
+
+use super::bridges::SwitchPorts;
+use super::{Network, NetworkError, build, check};
+
+/// A network before an addition, for the undo.
+#[derive(Debug)]
+pub struct Growth {
+    topology: Topology,
+    groups: usize,
+    resources: usize,
+    ports: Vec<SwitchPorts>,
+    /// Indices of the links in the caller's namespace.
+    links_here: HashSet<u32>,
+}
+
+impl Growth {
+    /// The number of links before the addition. The new ones follow.
+    pub fn links_before(&self) -> usize {
+        self.topology.links.len()
+    }
+}
+
+impl Network {
+    /// Adds the hosts, switches and links that `grown` has and this network lacks. They are the
+    /// last ones of `grown`. After a failure, the network is as before.
+    ///
+    /// # Errors
+    /// An addition that a running network cannot have, or a system error.
+    pub fn grow(
+        &mut self,
+        grown: &Topology,
+        journal: &Journal,
+    ) -> std::result::Result<Growth, NetworkError> {
+        check(grown).map_err(|cause| self.failed(cause))?;
+        self.check_growth(grown)
+            .map_err(|cause| self.failed(cause))?;
+        let before = self.before().map_err(|error| self.failed(error))?;
+        let built = build::build(self, grown, journal);
+        if let Err(error) = built {
+            let error = self.failed(error);
+            self.shrink(&before, grown)?;
+            return Err(error);
+        }
+        Ok(before)
+    }
+
+    /// Removes what `grow` has added. No other change may lie between.
+    ///
+    /// # Errors
+    /// A system error. What could be removed is removed.
+    pub fn undo(&mut self, growth: &Growth) -> std::result::Result<(), NetworkError> {
+        let grown = self.topology.clone();
+        self.shrink(growth, &grown)
+    }
+
+    /// Refuses additions to nodes: their agents and bridges are made with the topology.
+    fn check_growth(&self, grown: &Topology) -> std::result::Result<(), String> {
+        let mut new_hosts = grown.hosts.iter().skip(self.topology.hosts.len());
+        if let Some(node) = new_hosts.find(|host| host.is_node) {
+            return Err(format!(
+                "a running topology gets no node: `myelin down {}` first, or make `{}` a host",
+                self.topology.name, node.name
+            ));
+        }
+        let new_links = grown.links.iter().skip(self.topology.links.len());
+        let mut ends = new_links.flat_map(|link| &link.ends);
+        if let Some(node) = ends.find(|end| grown.node(end).is_some()) {
+            return Err(format!(
+                "the running node `{node}` gets no new link: `myelin down {}` first",
+                self.topology.name
+            ));
+        }
+        Ok(())
+    }
+
+    fn before(&self) -> Result<Growth> {
+        let links = self.names.group.links(&mut Netlink::open()?)?;
+        let ports = self.switches.iter().map(|switch| switch.ports.clone());
+        Ok(Growth {
+            topology: self.topology.clone(),
+            groups: self.groups.len(),
+            resources: self.resources.0.len(),
+            ports: ports.collect(),
+            links_here: links.iter().map(|link| link.index).collect(),
+        })
+    }
+
+    /// Goes back to an earlier state, also after a part of an addition.
+    fn shrink(
+        &mut self,
+        before: &Growth,
+        grown: &Topology,
+    ) -> std::result::Result<(), NetworkError> {
+        let removed = self.remove_new_links(before, grown);
+        self.links.truncate(before.topology.links.len());
+        self.switches.truncate(before.ports.len());
+        for (switch, ports) in self.switches.iter_mut().zip(&before.ports) {
+            switch.ports = ports.clone();
+        }
+        self.groups.truncate(before.groups);
+        // The newest first.
+        while self.resources.0.len() > before.resources {
+            self.resources.0.pop();
+        }
+        self.topology = before.topology.clone();
+        removed.map_err(|error| self.failed(error))
+    }
+
+    fn remove_new_links(&self, before: &Growth, grown: &Topology) -> Result<()> {
+        let mut netlink = Netlink::open()?;
+        let mut links = self.names.group.links(&mut netlink)?;
+        links.retain(|link| !before.links_here.contains(&link.index));
+        for new in links {
+            // The other end of a pair goes with the first one.
+            if netlink.link_by_index(new.index).is_ok() {
+                netlink.apply([link::delete(&new.id())])?;
+            }
+        }
+        // A link between two hosts has no end here. It goes with a new host.
+        let is_old = |end: &String| before.topology.host(end).is_some();
+        for spec in grown.links.iter().skip(before.topology.links.len()) {
+            if !spec.ends.iter().all(is_old) {
+                continue;
+            }
+            let netns = Netns::open(&self.names.netns(&spec.ends[0]))?;
+            let mut inside = Netlink::open_in(&netns)?;
+            if let Ok(found) = inside.link(&grown.interface(&spec.ends[0], spec)) {
+                inside.apply([link::delete(&found.id())])?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+"""`comnetsemu.node`: hosts with limits, and the containers in them."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ...container import Container
+from ...errors import bad_argument
+from .. import NoCounterpart
+from ..mininet.log import warn
+from ..mininet.node import Host
+from ..mininet.util import numCores
+
+# What a docker container has and Myelin's containers need not.
+_WITHOUT_EFFECT = {
+    "name", "hostname", "detach", "tty", "stdin_open", "init", "network_mode", "labels", "privileged", "cap_add",
+    "working_dir", "command", "pid_mode", "remove", "auto_remove",
+}  # fmt: skip
+_SIZES = {"b": "B", "k": "KiB", "m": "MiB", "g": "GiB"}
+# Programs that wait for somebody who types.
+_SHELLS = (None, "", "bash", "sh", "/bin/bash", "/bin/sh")
+
+
+def read_limits(what: str, args: Optional[dict[str, Any]]) -> dict[str, Any]:
+    """Reads `docker_args`: returns `cpu`, `memory`, `cpus` and `env` of Myelin, as far as they are given."""
+    given = dict(args or {})
+    limits: dict[str, Any] = {}
+    period = given.pop("cpu_period", 100_000)
+    quota = given.pop("cpu_quota", None)
+    nano = given.pop("nano_cpus", None)
+    if quota is not None and quota > 0:
+        limits["cpu"] = f"{max(10, round(1000 * quota / period))}m"
+    elif nano:
+        limits["cpu"] = f"{max(10, round(nano / 1e6))}m"
+    memory = given.pop("mem_limit", None)
+    if memory is not None:
+        text = str(memory).lower()
+        limits["memory"] = f"{text[:-1]}{_SIZES[text[-1]]}" if text[-1] in _SIZES else f"{text}B"
+    cpus = given.pop("cpuset_cpus", None)
+    if cpus is not None:
+        limits["cpus"] = str(cpus).split(",") if "," in str(cpus) else str(cpus)
+    env = given.pop("environment", None)
+    if env is not None:
+        limits["env"] = dict(env if isinstance(env, dict) else (one.split("=", 1) for one in env))
+    if "volumes" in given:
+        raise NoCounterpart(
+            f"`volumes` of {what}", "a container sees the machine's files: name them by the paths that they have there"
+        )
+    other = sorted(set(given) - _WITHOUT_EFFECT)
+    if other:
+        raise NoCounterpart(f"`{other[0]}` in the docker_args of {what}", "leave it out")
+    return limits
+
+
+class DockerHost(Host):
+    """A host with limits. Its programs see the machine's files."""
+
+    def __init__(
+        self,
+        name: str,
+        dimage: Optional[str] = None,
+        dcmd: Optional[str] = None,
+        docker_args: Optional[dict[str, Any]] = None,
+        **kwargs: Any,
+    ) -> None:
+        if "ip" in kwargs and kwargs["ip"] and "/" not in kwargs["ip"]:
+            kwargs["ip"] = f"{kwargs['ip']}/8"
+        super().__init__(name, **kwargs)
+        self.dimage, self.dcmd = dimage, dcmd
+        limits = read_limits(f"the host `{name}`", docker_args)
+        limits.pop("env", None)
+        # A group for the containers of the host, whose limit they share.
+        self.limits = limits or {"cpu": f"{numCores() * 1000}m"}
+
+
+class DockerContainer:
+    """A container in a host."""
+
+    def __init__(self, name: str, dhost: Any, dimage: Optional[str], dcmd: Any, container: Container) -> None:
+        self.name, self.dhost, self.dimage, self.dcmd = name, str(dhost), dimage, dcmd
+        self.container = container
+        """The container of Myelin (an addition)."""
+        self.dins = _Instance(container)
+
+    @property
+    def dhost_name(self) -> str:
+        """The name of the host."""
+        return self.dhost
+
+    def getLogs(self) -> str:
+        """Returns the end of the output and the errors."""
+        return self.container.logs()
+
+    def updateCpuLimit(self, cpu_quota: int = -1, cpu_period: int = 100_000, **_other: Any) -> None:
+        """Changes the limit of processor time."""
+        if cpu_quota <= 0:
+            raise bad_argument("cpu_quota", cpu_quota, "a time in a period", "write microseconds from 1000 on")
+        self.container.set_limits(cpu=f"{max(10, round(1000 * cpu_quota / cpu_period))}m")
+
+    def updateMemoryLimit(self, mem_limit: int = -1, **_other: Any) -> None:
+        """Changes the limit of memory, bytes."""
+        self.container.set_limits(memory=f"{mem_limit}B")
+
+    def __repr__(self) -> str:
+        return f"<DockerContainer {self.name} in {self.dhost}>"
+
+
+class _Instance:
+    """`container.dins`: what scripts ask the container of Docker's package for."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+
+    @property
+    def status(self) -> str:
+        """`running` or `exited`."""
+        return "running" if self._container.is_running else "exited"
+
+    @property
+    def id(self) -> str:
+        """The container's name in `runc list`."""
+        return self._container.stats().id
+
+    name = id
+
+    def logs(self, **_options: Any) -> bytes:
+        """Returns the end of the output and the errors."""
+        return self._container.logs().encode()
+
+    def reload(self) -> None:
+        """Does nothing: each call asks the agent."""
+
+    def exec_run(self, cmd: Any, **_options: Any) -> Any:
+        """A container has no second program."""
+        raise NoCounterpart(
+            f"`exec_run` in the container `{self._container.name}`",
+            "start a second container, or a program on the host: `host.cmd(...)`",
+        )
+
+
+APPContainer = DockerContainer
+
+
+def start_container(
+    host: Any, name: str, dimage: Optional[str], dcmd: Any, docker_args: Optional[dict[str, Any]]
+) -> DockerContainer:
+    """Starts a container in a host."""
+    limits = read_limits(f"the container `{name}`", docker_args)
+    if "cpus" in limits:
+        raise NoCounterpart(f"`cpuset_cpus` of the container `{name}`", "give the cores to its host")
+    image = dimage if dimage and "/" in dimage and not dimage.startswith("docker.io/") else None
+    if dimage and image is None:
+        warn(f"*** The container {name} sees the machine's files instead of the image {dimage}.\n")
+    command = "exec sleep infinity" if dcmd in _SHELLS else dcmd
+    made = host.machine.add_container(name, image, command, **limits)
+    return DockerContainer(name, host, dimage, dcmd, made)

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Programs and containers on hosts over a real agent: pipes, signals, limits, bad arguments, ended agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Optional
+
+from support import AgentTest, run, wait_for
+
+import myelin
+from myelin.errors import ArgumentError, CommandError
+
+
+class OnHosts(AgentTest):
+    def network(self, name: str) -> myelin.Network:
+        """A running network of two hosts, of which h2 has limits. It ends with the test."""
+        network = myelin.Network(self.name(name), client=self.client)
+        self.addCleanup(network.stop)
+        h1, h2 = network.add_host("h1"), network.add_host("h2", cpu="0.5cores", memory="256MiB")
+        network.add_link(h1, h2)
+        return network.start()
+
+    def find_programs(self, pattern: str) -> list[str]:
+        """The programs with this command line."""
+        return subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False).stdout.split()
+
+    def nap(self, number: int) -> str:
+        """A command that goes on for weeks, and that no other process has."""
+        return f"sleep 2{os.getpid():07}{number}"
+
+    def runs(self, pid: Optional[int]) -> bool:
+        """Whether a process runs. One that has ended may wait for its parent."""
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+        except FileNotFoundError:
+            return False
+
+    def test_programs_have_the_callers_pipes_and_signals(self) -> None:
+        h1 = self.network("pipes").host("h1")
+        with h1.popen(["cat"], stdin=subprocess.PIPE) as cat:
+            big = os.urandom(1 << 20)
+            self.assertEqual(cat.communicate(big, timeout=60), (big, None))
+        self.assertEqual(cat.returncode, 0)
+        waiting = h1.popen("trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.01; done")
+        assert waiting.stdout is not None
+        self.assertEqual(waiting.stdout.readline(), b"ready\n")
+        self.assertIsNone(waiting.poll())
+        with self.assertRaises(subprocess.TimeoutExpired):
+            waiting.wait(timeout=0.01)
+        waiting.terminate()
+        self.assertEqual(waiting.wait(60), 5)
+        self.assertIn(b"caught\n", waiting.stdout.read())
+        waiting.stdout.close()
+        killed = h1.popen(f"{self.nap(0)} & {self.nap(0)}")
+        wait_for("the programs", lambda: len(self.find_programs(f"^{self.nap(0)}")) == 2)
+        killed.kill()
+        self.assertEqual(killed.wait(60), -signal.SIGKILL)
+        self.assertEqual(self.find_programs(f"^{self.nap(0)}"), [])
+        killed.communicate()
+        with self.assertRaises(CommandError) as raised:
+            h1.popen(["true"], cwd="/no/such/directory")
+        self.assertIn("/no/such/directory", raised.exception.message)
+
+    def test_a_program_that_floods_or_never_reads_does_not_grow_the_agent(self) -> None:
+        h1 = self.network("flood").host("h1")
+        h1.cmd("true")
+        before = self.client.info().resident_kib
+        flood, deaf = h1.popen(["yes"]), h1.popen(["sleep", "1000"], stdin=subprocess.PIPE)
+        assert deaf.stdin is not None and flood.stdout is not None
+        os.set_blocking(deaf.stdin.fileno(), False)
+        written = 0
+        while part := deaf.stdin.raw.write(bytes(1 << 16)):  # type: ignore[attr-defined]
+            written += part
+        for _ in range(1000):
+            os.read(flood.stdout.fileno(), 1 << 16)
+        self.assertLess(self.client.info().resident_kib, before + 4096)
+        for process in (flood, deaf):
+            process.kill()
+            process.wait(60)
+        deaf.stdin.close()
+
+    def test_an_agent_that_is_gone_is_told_to_a_waiting_program(self) -> None:
+        network = self.network("gone")
+        napping = network.host("h2").popen(self.nap(1))
+        os.kill(self.client.info().pid, signal.SIGKILL)
+        with self.assertRaises(myelin.FailedError) as raised:
+            napping.wait(60)
+        self.assertIn("the agent", raised.exception.message)
+        network.stop()
+        subprocess.run(self.client.program.command("down", "--all"), check=True, stdout=subprocess.DEVNULL)
+        wait_for("the end of the program", lambda: not self.find_programs(self.nap(1)))
+
+    def test_containers_share_their_host(self) -> None:
+        network = self.network("box")
+        h1, h2 = network.host("h1"), network.host("h2")
+        server = h2.add_container(
+            "server", command="echo $GREETING; exec nc -lkp 7 -e cat || sleep 1000", env={"GREETING": "hello"}
+        )
+        wait_for("the output", lambda: "hello" in server.logs())
+        inside = h2.add_container("inside", None, ["sh", "-c", "ip -4 -o address show eth0; touch /usr/x /tmp/x; sleep 999"])
+        wait_for("the address", lambda: "10.0.0.2/" in inside.logs())
+        wait_for("the refused file", lambda: "Read-only" in inside.logs())
+        self.assertEqual([one.name for one in h2.containers], ["inside", "server"])
+        self.assertEqual(h1.containers, [])
+        busy = h2.add_container("busy", command="while :; do :; done", cpu="0.25cores", memory="64MiB")
+        stats = busy.stats()
+        self.assertEqual((stats.limits.cpu_millicores, stats.limits.memory_bytes), (250, 64 << 20))
+        self.assertTrue(busy.is_running)
+        wait_for("the limit", lambda: busy.stats().throttled_periods > 0)
+        self.assertEqual(busy.set_limits(cpu="0.1cores").limits.cpu_millicores, 100)
+        group = network.status.hosts[1].cgroup
+        with open(f"/proc/{stats.pid}/cgroup") as groups:
+            self.assertIn(f"{group}/", groups.read())
+        for call in (
+            lambda: h2.add_container("busy", command="true"),
+            lambda: h2.add_container("bad_name", command="true"),
+            lambda: h2.add_container("big", command="true", cpu="2cores"),
+            lambda: busy.set_limits(memory="1GiB"),
+            lambda: h2.add_container("none", "/no/such/directory", "true"),
+            lambda: h2.add_container("none", command=["no-such-program"]),
+        ):
+            with self.assertRaises(myelin.MyelinError) as raised:
+                call()
+            self.assertIn(h2.path, raised.exception.message)
+        pid = stats.pid
+        busy.remove()
+        self.assertFalse(self.runs(pid))
+        with self.assertRaises(myelin.FailedError):
+            busy.stats()
+        pids = [one.stats().pid for one in h2.containers]
+        network.stop()
+        self.assertEqual([pid for pid in pids if self.runs(pid)], [])
+        self.assertEqual(self.client.containers(), [])
+
+    def test_a_container_that_ends_is_told(self) -> None:
+        h1 = self.network("ends").host("h1")
+        ends = h1.add_container("ends", command="echo last words; exit 3")
+        wait_for("the end", lambda: not ends.is_running)
+        self.assertEqual(ends.logs(), "last words\n")
+        ends.remove()
+        again = h1.add_container("ends", command="sleep 1000")
+        self.assertTrue(again.is_running)
+
+    def test_wrong_arguments_make_nothing(self) -> None:
+        network = myelin.Network(client=self.client)
+        h1 = network.add_host("h1")
+        with self.assertRaises(myelin.FailedError):
+            h1.add_container("c", command="true")
+        calls: list[Callable[[], object]] = [
+            lambda: self.client.add_container("h1", "", command="true"),
+            lambda: self.client.add_container("h1", "c"),
+            lambda: self.client.add_container("h1", "c", command=""),
+            lambda: self.client.add_container("h1", "c", "", "true"),
+            lambda: self.client.add_container("h1", "c", command="true", cpu="half"),
+            lambda: self.client.add_container("h1", "c", command="true", memory="12"),
+            lambda: self.client.limit_container("h1", "c"),
+        ]
+        for number, call in enumerate(calls):
+            with self.subTest(number), self.assertRaises(ArgumentError):
+                call()
+
+    def test_a_killed_agent_leaves_containers_that_down_removes(self) -> None:
+        network = self.network("killed")
+        container = network.host("h2").add_container("c", command=self.nap(2))
+        group = f"{network.status.hosts[1].cgroup}"
+        pid = container.stats().pid
+        for delay_s in (0.0, 0.02, 0.04):
+            starting = [self.client.program.command("container", "add", network.host("h1").path, "x", "--", "sleep", "9")]
+            with subprocess.Popen(starting[0], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+                time.sleep(delay_s)
+                os.kill(self.client.info().pid, signal.SIGKILL)
+            subprocess.run(self.client.program.command("down", "--all"), check=True, stdout=subprocess.DEVNULL)
+            self.assertFalse(self.runs(pid))
+            found = subprocess.run(["find", "/sys/fs/cgroup", "-path", f"*{group.split('/')[0]}*"], capture_output=True)
+            self.assertEqual(found.stdout, b"")
+            self.assertEqual(os.listdir(self.client.run_dir / "containers") if (
+                self.client.run_dir / "containers").exists() else [], [])
+            network.stop()
+            network.start()
+
+
+if __name__ == "__main__":
+    run()
