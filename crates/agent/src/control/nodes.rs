@@ -38,7 +38,7 @@ fn check_agents(node: &Node, topology: &Arc<RunningTopology>) {
             Health::Answers => {}
             Health::Silent => agent.end_silent(),
             Health::Ended => {
-                let names = BTreeSet::from([topology.declared.name.clone()]);
+                let names = BTreeSet::from([topology.name.clone()]);
                 // A request that works on the topology starts the agent itself, or ends it.
                 let Ok(_reserved) = node.chains.reserved.reserve(names, &|| true) else {
                     return;
@@ -52,7 +52,7 @@ fn check_agents(node: &Node, topology: &Arc<RunningTopology>) {
 }
 
 fn is_running(node: &Node, topology: &Arc<RunningTopology>) -> bool {
-    let running = node.topologies.get(&topology.declared.name);
+    let running = node.topologies.get(&topology.name);
     running.is_some_and(|running| Arc::ptr_eq(&running, topology))
 }
 
@@ -68,7 +68,7 @@ fn restore_chains(
         if !failed.get(name).is_none_or(is_due) {
             continue;
         }
-        let names = BTreeSet::from([topology.declared.name.clone(), name.clone()]);
+        let names = BTreeSet::from([topology.name.clone(), name.clone()]);
         let Ok(_reserved) = node.chains.reserved.reserve(names, &|| true) else {
             return;
         };

@@ -72,7 +72,8 @@ fn of_chains(node: &Node, object: Option<&str>, host: &str) -> Vec<FoundHost> {
         if object.is_some_and(|object| running.name != object) {
             continue;
         }
-        let hosts = running.ports.hosts.iter().filter(|info| info.role == host);
+        let generation = running.generation();
+        let hosts = generation.ports.hosts.iter().filter(|info| info.role == host);
         found.extend(hosts.map(|info| FoundHost {
             object: running.name.clone(),
             name: info.role.clone(),

@@ -16,7 +16,7 @@ pub(crate) fn find_broken(
     topology: &RunningTopology,
 ) -> Vec<(Arc<RunningSpan>, String)> {
     let spans = node.spans.all().into_iter();
-    let spans = spans.filter(|span| span.topology == topology.declared.name);
+    let spans = spans.filter(|span| span.topology == topology.name);
     let has_failed = |name: &str| topology.node(name).is_some_and(NodeAgent::has_failed);
     let waits = |span: &RunningSpan| {
         let mut nodes = span
