@@ -5,13 +5,15 @@ use myelin_spec::{
     SharingSpec, Space,
 };
 
-use crate::admission::RING;
 use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{BlackBoxSharing, Hop, Plan, SharingPlan};
 
 /// A number with decimals is in millionths.
 const MILLION: u64 = 1_000_000;
+
+/// The longest turn of a task with all of the load.
+const ROUND: &str = "the round";
 
 /// Plans the turns of a chain's worker and black boxes, after its worker.
 ///
@@ -73,8 +75,11 @@ fn plan_black_boxes(
                 turns: SharingPlan {
                     policy: config.sharing.policy,
                     mechanism: choose_mechanism(chain, (function, config), machine)?,
-                    longest_turn_ns: (config.sharing.policy == SharingPolicy::RoundRobin)
-                        .then_some(config.sharing.slice_ns),
+                    longest_turn_ns: match config.sharing.policy {
+                        SharingPolicy::RoundRobin => Some(config.sharing.slice_ns),
+                        SharingPolicy::LoadBased => Some(config.sharing.round_ns),
+                        _ => None,
+                    },
                     why: explain_turn(config),
                 },
             });
@@ -140,6 +145,7 @@ fn explain_turn(config: &ExternalConfig) -> String {
     let spec = &config.sharing;
     match spec.policy {
         SharingPolicy::RoundRobin => "the slice".to_owned(),
+        SharingPolicy::LoadBased => ROUND.to_owned(),
         SharingPolicy::Unis => {
             let packets = u64::from(config.ring) * u64::from(spec.gamma) / MILLION;
             format!(
@@ -180,8 +186,9 @@ fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
             (turn_ns(reads * batch), why)
         }
         SharingPolicy::RoundRobin => (Some(spec.slice_ns), "the slice".to_owned()),
+        SharingPolicy::LoadBased => (Some(spec.round_ns), ROUND.to_owned()),
         SharingPolicy::Unis => {
-            let packets = u64::from(RING) * u64::from(spec.gamma) / MILLION;
+            let packets = u64::from(chain.worker.ring) * u64::from(spec.gamma) / MILLION;
             let why = format!("{packets} packets, the share `gamma` of a ring");
             (turn_ns(packets), why)
         }
