@@ -314,8 +314,8 @@ fn settle_process(
 }
 
 /// The configurations of `count` stages behind the worker with configuration `head`. The stages
-/// take the `allowed` cores in turn, beginning after the worker's core. A stage that shares its core
-/// does not poll before it sleeps, because the other process may need the core.
+/// take the `allowed` cores in turn, beginning after the worker's core. A stage that shares its
+/// core does not poll before it sleeps, because the other process may need the core.
 fn assign_cores(count: usize, head: &WorkerConfig, allowed: &[usize]) -> Vec<WorkerConfig> {
     let own = head
         .core

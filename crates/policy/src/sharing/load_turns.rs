@@ -12,8 +12,8 @@ const ROUND_PARTS: u64 = 16;
 ///
 /// The published NFVnice writes weights of the kernel's fair class. The shares are the same here,
 /// but the task with packets changes without the kernel's slices. There is no backpressure, because
-/// a task that hands over leaves packets whose next ring has no room. Packets that a full ring drops
-/// are not seen, so the load of an overloaded task seems lower than it is.
+/// a task that hands over leaves packets whose next ring has no room. Packets that a full ring
+/// drops are not seen, so the load of an overloaded task seems lower than it is.
 #[derive(Debug, Clone)]
 pub struct LoadTurns {
     core: SharedCore,

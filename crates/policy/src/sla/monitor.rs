@@ -49,8 +49,8 @@ struct Delta {
 
 impl SlaMonitor {
     /// Adds a round of readings. Removes the histories of chains that no longer run. A new chain
-    /// with an old name gets an empty history. Returns the verdict on each chain with a reading; the
-    /// caller decides what to do about it.
+    /// with an old name gets an empty history. Returns the verdict on each chain with a reading, on
+    /// which the caller may act.
     pub fn add_round(&mut self, round: Round) -> Vec<SlaVerdict> {
         let Round {
             running,
