@@ -88,13 +88,13 @@ impl RouterKind {
             Self::Namespace => "  mapping: distributed\n".to_owned(),
             Self::NamespaceXdp => "  mapping: distributed\n  hook: xdp\n".to_owned(),
             Self::Worker => {
-                format!("  mapping: compact\n  worker: {{ idle: spin, core: {core} }}\n")
+                format!("  mapping: compact\n  worker: {{ idle: spin, cores: [{core}] }}\n")
             }
             Self::Process => {
-                format!("  mapping: distributed\n  worker: {{ idle: sleep, core: {core} }}\n")
+                format!("  mapping: distributed\n  worker: {{ idle: sleep, cores: [{core}] }}\n")
             }
             Self::Sharing(policy) => format!(
-                "  mapping: distributed\n  worker: {{ idle: spin, core: {core}, sharing: {policy} }}\n"
+                "  mapping: distributed\n  worker: {{ idle: spin, cores: [{core}], sharing: {policy} }}\n"
             ),
         })
     }

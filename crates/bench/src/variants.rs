@@ -366,7 +366,7 @@ impl VariantSpec {
         let worker = idle.map(|idle| {
             let (batch, core) = (self.batch, polling_core()?);
             Ok::<_, Error>(format!(
-                "  worker: {{ batch: {batch}, idle: {idle}, core: {core} }}\n"
+                "  worker: {{ batch: {batch}, idle: {idle}, cores: [{core}] }}\n"
             ))
         });
         let lines = [

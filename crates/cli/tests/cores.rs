@@ -323,7 +323,7 @@ spec:
   match: {{ protocol: udp, destination: 10.78.0.2/32, destinationPort: 9000 }}
   functions: [ {{ name: one, kind: forward }} ]
   ports: {{ ingress: {{ dpdk: \"net_tap0,iface={}\" }}, egress: {{ dpdk: \"net_tap1,iface={}\" }} }}
-  worker: {{ core: {core} }}
+  worker: {{ cores: [{core}] }}
 ",
         links[0], links[1]
     ));

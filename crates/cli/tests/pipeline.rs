@@ -243,3 +243,50 @@ spec:
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
+
+#[test]
+fn processes_take_the_cores_and_the_rings_of_their_file() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let cores = myelin_linux::affinity::get(0).expect("an affinity");
+    let [first, .., last] = cores[..] else {
+        println!("SKIP: needs two cores");
+        return;
+    };
+    let staged = |worker: &str| {
+        let file = myelin.write_file(&format!("{STAGED}  worker: {{ {worker} }}\n"));
+        file.to_str().unwrap().to_owned()
+    };
+    let on = |worker: &serde_json::Value| {
+        let pid = worker["pid"].as_u64().unwrap();
+        myelin_linux::affinity::get(pid as u32).expect("the process lives")
+    };
+    for ring in [64, 16_384] {
+        // The third process begins again with the first core.
+        let listed = format!("cores: [ {first}, {last} ], ring: {ring}");
+        myelin.run_ok(&["up", &staged(&listed)]);
+        let status = myelin.read_status("staged");
+        assert_eq!(on(&status["worker"]), [first], "{status}");
+        let stages = status["more_workers"].as_array().unwrap();
+        assert_eq!(on(&stages[0]), [last], "{status}");
+        assert_eq!(on(&stages[1]), [first], "{status}");
+        let rings = status["rings"].as_array().unwrap();
+        assert!(rings.iter().all(|one| one["capacity"] == ring), "{rings:?}");
+        assert_eq!(count_right_payloads(&myelin, 100), 100);
+        // Under the running chain the processes change their cores, but not their rings.
+        let turned = format!("cores: [ {last}, {first} ], ring: {ring}");
+        myelin.run_ok(&["up", &staged(&turned)]);
+        let status = myelin.read_status("staged");
+        assert_eq!(on(&status["worker"]), [last], "{status}");
+        assert_eq!(on(&status["more_workers"][0]), [first], "{status}");
+        let other = format!("cores: [ {last}, {first} ], ring: 128");
+        let error = myelin.run_failing(1, &["up", &staged(&other)]);
+        assert!(error.contains("only `sharing`, `cores`"), "{error}");
+        assert_eq!(count_right_payloads(&myelin, 20), 20);
+        myelin.run_ok(&["down", &myelin.chain_name("staged")]);
+    }
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

@@ -65,7 +65,7 @@ fn function(name: &str, program: &str, more: &str) -> String {
         "    - name: {name}
       kind: external
       config:
-        core: {CORE}
+        cores: [{CORE}]
         {more}
         startup: 20s
         command:
@@ -404,7 +404,7 @@ fn plan_tells_the_turns_and_wrong_ones_are_refused() {
         let error = myelin.run_failing(2, &["plan", write(more).to_str().unwrap()]);
         assert!(error.contains(words), "{words}: {error}");
     }
-    let without_core = two_pollers("p", "sharing: unis").replace("        core: 1\n", "");
+    let without_core = two_pollers("p", "sharing: unis").replace("        cores: [1]\n", "");
     let file = myelin.write_file(&without_core);
     let error = myelin.run_failing(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("turns are those of one core"), "{error}");

@@ -7,10 +7,11 @@ use common::{Myelin, kill, sh, skip_unless_root, wait_for};
 use serde_json::Value;
 
 /// The policies, with a parameter where one has it.
-const POLICIES: [&str; 6] = [
+const POLICIES: [&str; 7] = [
     "cooperative",
     "{ policy: cooperative, reads: 24 }",
     "{ policy: round-robin, slice: 20us }",
+    "{ policy: load-based, round: 500us }",
     "{ policy: unis, gamma: 0.5 }",
     "deadline",
     "auto",
@@ -218,7 +219,7 @@ fn a_running_worker_gets_another_policy_and_another_core_under_traffic() {
     assert!(error.contains("all workers of a core need"), "{error}");
     assert_eq!(expect_core(&myelin, 2)["policy"], "unis");
     // One of them leaves the core, and both poll then.
-    let moved = format!("core: {first}");
+    let moved = format!("cores: [{first}]");
     myelin.run_ok(&["up", &up("sharing: unis", &moved)]);
     assert!(cores(&myelin).is_empty());
     let right = myelin.read_status("right");
@@ -302,7 +303,7 @@ fn plan_says_who_is_next_and_up_refuses_two_policies_on_a_core() {
         ),
         (
             "  worker: { sharing: fair }\n",
-            "one of os, cooperative, round-robin, unis, deadline",
+            "one of os, cooperative, round-robin, load-based, unis, deadline",
         ),
         (
             "  ports: { ingress: a0, egress: b0 }\n  worker: { superPackets: true, sharing: unis }\n",

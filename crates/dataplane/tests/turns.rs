@@ -42,7 +42,7 @@ fn xor(key: u8) -> FunctionConfig {
     FunctionConfig::Xor(XorConfig { key })
 }
 
-fn policies() -> [Parameters; 4] {
+fn policies() -> [Parameters; 5] {
     let unis = UnisParameters {
         // Without a longest wait, a few packets stay in a ring for ever.
         longest_wait_ns: Some(50_000),
@@ -51,6 +51,7 @@ fn policies() -> [Parameters; 4] {
     [
         Parameters::Cooperative { reads: 8 },
         Parameters::RoundRobin { slice_ns: 20_000 },
+        Parameters::LoadTurns { round_ns: 100_000 },
         Parameters::Unis(unis),
         Parameters::Deadline(DeadlineParameters {
             batch: 32,

@@ -43,7 +43,6 @@ pub(crate) use path::worst_case_work;
 pub use path::{Hold, Resource, Visit};
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
-pub use rings::{RING, SMALL_RING};
 pub(crate) use site::NS;
 pub use site::{Platform, Site};
 pub use turns::WorkerTurn;

@@ -346,7 +346,7 @@ impl Costs {
                     "core {core} stalled for up to {} us at a time ({}): admission refuses a `latency` \
                      below that, and below three times that with a shaper in its worker; stop other \
                      programs there (`isolcpus`, a cpuset) and calibrate again, or use another core \
-                     (`worker: {{ core: N }}`)",
+                     (`worker: {{ cores: [N] }}`)",
                     us(stall.stall_ns),
                     why.join(", "),
                 ));

@@ -12,7 +12,7 @@ mod sharing;
 mod super_packets;
 
 use myelin_spec::chain::MAX_FUNCTIONS;
-use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
+use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, SharingPolicy, Space, WorkerSpec};
 
 use self::mapping::add_rings;
 use self::place::Placement;
@@ -217,16 +217,34 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
         );
         return Err(PlanError::function(chain, function, &problem));
     }
-    match chain.worker.core {
-        Some(core) if core >= machine.cores => {
-            let last = machine.cores.saturating_sub(1);
-            let problem = format!(
-                ": spec.worker.core: there is no core {core} to use; write a core from 0 to {last}, the last one online and allowed"
-            );
-            Err(PlanError::new(chain, &places.worker, problem))
-        }
-        _ => Ok(()),
-    }
+    check_cores(chain, mapping, machine)
+}
+
+/// Checks `spec.worker.cores`: the machine has these cores, and a process takes each of them.
+fn check_cores(chain: &ServiceChain, mapping: Mapping, machine: &Machine) -> Result<(), PlanError> {
+    let WorkerSpec { cores, sharing, .. } = &chain.worker;
+    let last = machine.cores.saturating_sub(1);
+    let problem = if let Some(core) = cores.iter().find(|core| **core > last) {
+        format!(
+            "there is no core {core} to use; write cores from 0 to {last}, the last one online and allowed"
+        )
+    } else if cores.len() < 2 {
+        return Ok(());
+    } else if mapping != Mapping::Pipeline {
+        format!(
+            "mapping `{mapping}` has processes on one core only; write one core, or `mapping: pipeline`, whose processes \
+             take the cores in turn"
+        )
+    } else if !matches!(sharing.policy, SharingPolicy::Os | SharingPolicy::Auto) {
+        format!(
+            "with `sharing: {}` all processes of the pipeline take turns on one core; write one core, or `sharing: os`",
+            sharing.policy
+        )
+    } else {
+        return Ok(());
+    };
+    let problem = format!(": spec.worker.cores: {problem}");
+    Err(PlanError::new(chain, &chain.places.worker, problem))
 }
 
 /// Creates the error for a chain for which `hook: tcx` allows no placement. Names the first

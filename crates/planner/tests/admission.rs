@@ -221,11 +221,12 @@ fn second_worker_on_a_core_costs_slices() {
     let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], agreed), &machine);
     assert!(!plan.admitted);
     assert!(
-        plan.remedies.contains(&"`worker: { core: 0 }`".to_owned()),
+        plan.remedies
+            .contains(&"`worker: { cores: [0] }`".to_owned()),
         "{:?}",
         plan.remedies
     );
-    let other_core = format!("  worker: {{ core: 0 }}\n{agreed}");
+    let other_core = format!("  worker: {{ cores: [0] }}\n{agreed}");
     let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], &other_core), &machine);
     assert!(plan.admitted, "{:?}", plan.refusal);
     // A chain without a promise also uses slices of the core.

@@ -144,7 +144,7 @@ fn bound_counts_the_stall_of_each_core_once() {
     let chain = named(
         "tried",
         &[&user],
-        "  sla: { rate: 1kpps, burst: 8 }\n  worker: { core: 0, idle: spin }\n",
+        "  sla: { rate: 1kpps, burst: 8 }\n  worker: { cores: [0], idle: spin }\n",
     );
     let with = |stalls: [u64; 2]| {
         let mut costs = Costs::default();

@@ -211,9 +211,32 @@ fn plan_error_has_reason_and_location() {
          and only the XDP hook can send packets there; write `hook: xdp`, or remove the key"
     );
     assert_eq!(
-        refused(&[FORWARD], "  worker: { core: 2 }\n"),
-        "tried.yaml:8:3: chain `tried`: spec.worker.core: there is no core 2 to use; write a core from 0 to 1, the last one online and allowed"
+        refused(&[FORWARD], "  worker: { cores: [2] }\n"),
+        "tried.yaml:8:3: chain `tried`: spec.worker.cores: there is no core 2 to use; write cores from 0 to 1, the last one online and allowed"
     );
+    for (more, words) in [
+        (
+            "",
+            "mapping `compact` has processes on one core only; write one core",
+        ),
+        (
+            "  mapping: distributed\n",
+            "mapping `distributed` has processes on one core only",
+        ),
+        (
+            "  mapping: pipeline\n",
+            "with `sharing: unis` all processes of the pipeline take turns on one core",
+        ),
+    ] {
+        let sharing = if more.contains("pipeline") {
+            "unis"
+        } else {
+            "os"
+        };
+        let worker = format!("{more}  worker: {{ cores: [0, 1], sharing: {sharing} }}\n");
+        let error = refused(&[pinned(XOR, Space::User).as_str(); 2], &worker);
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_plan_names_the_worker_and_the_profile_that_the_policer_enforces() {
     };
     let plan = user_plan("a", "", &made_by);
     assert_eq!(plan.worker.unwrap().circuit, "b");
-    let ports = "  ports: { ingress: eth1, egress: eth2 }\n  worker: { core: 0 }\n";
+    let ports = "  ports: { ingress: eth1, egress: eth2 }\n  worker: { cores: [0] }\n";
     assert_eq!(worker_of("a", ports), ("default@".to_owned(), 0));
     let distributed = "  mapping: distributed\n";
     assert_eq!(worker_of("a", distributed).0, "default@a.");
@@ -77,9 +77,9 @@ fn admission_refuses_two_ways_of_sharing_one_core() {
         let expected = "core 1 has a worker or black box of chain `first` with `sharing: unis`";
         assert!(refusal.contains(expected), "{refusal}");
     }
-    assert_eq!(tried("third", "sharing: deadline, core: 0"), None);
+    assert_eq!(tried("third", "sharing: deadline, cores: [0]"), None);
     // A chain may change its own core's policy only if it is alone there.
-    assert_eq!(tried("third", "core: 0"), None);
+    assert_eq!(tried("third", "cores: [0]"), None);
     assert!(tried("first", "sharing: deadline").is_some());
     ledger.remove("second");
     let (plan, _) = plan_on_node(&ledger, &chain("first", "sharing: deadline"), &machine());

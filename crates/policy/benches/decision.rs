@@ -34,6 +34,7 @@ fn decision(criterion: &mut Criterion) {
             "load-based",
             Parameters::LoadBased(LoadBasedParameters::default()),
         ),
+        ("load turns", Parameters::LoadTurns { round_ns: 1 }),
         (
             "deadline",
             Parameters::Deadline(DeadlineParameters::default()),

@@ -10,6 +10,7 @@
 //! | [`Cooperative`] | in chain order | after `k` reads, or an empty one |
 //! | [`RoundRobin`] | in chain order | after a fixed slice |
 //! | [`LoadBased`] | the kernel's choice, by weights | the kernel's choice |
+//! | [`LoadTurns`] | in chain order, with packets and room | share of the load, or no packet |
 //! | [`Deadline`] | the earliest deadline at the head of a ring | no packet, or another is urgent |
 //!
 //! ```text
@@ -27,6 +28,7 @@ mod cooperative;
 mod core;
 mod deadline;
 mod load_based;
+mod load_turns;
 mod parameters;
 mod round_robin;
 mod state;
@@ -38,6 +40,7 @@ pub use self::core::{Action, CoreView, Lane, LaneState, RingState, SharedCore, n
 pub use cooperative::Cooperative;
 pub use deadline::{Deadline, DeadlineParameters};
 pub use load_based::{LoadBased, LoadBasedParameters, TOTAL_WEIGHT};
+pub use load_turns::LoadTurns;
 pub use parameters::Parameters;
 pub use round_robin::RoundRobin;
 pub use unis::{Unis, UnisParameters};
@@ -55,6 +58,8 @@ pub enum Sharing {
     RoundRobin(RoundRobin),
     /// [`LoadBased`].
     LoadBased(LoadBased),
+    /// [`LoadTurns`].
+    LoadTurns(LoadTurns),
     /// [`Deadline`].
     Deadline(Deadline),
 }
@@ -91,6 +96,7 @@ impl Policy for Sharing {
             Self::Cooperative(policy) => policy.decide(now_ns, view, act),
             Self::RoundRobin(policy) => policy.decide(now_ns, view, act),
             Self::LoadBased(policy) => policy.decide(now_ns, view, act),
+            Self::LoadTurns(policy) => policy.decide(now_ns, view, act),
             Self::Deadline(policy) => policy.decide(now_ns, view, act),
         }
     }
@@ -162,6 +168,7 @@ mod tests {
             deadline,
             any::<u32>().prop_map(|reads| Parameters::Cooperative { reads }),
             word().prop_map(|slice_ns| Parameters::RoundRobin { slice_ns }),
+            word().prop_map(|round_ns| Parameters::LoadTurns { round_ns }),
         ]
     }
 

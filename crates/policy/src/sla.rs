@@ -24,5 +24,5 @@ pub use cause::CoreLoad;
 pub use monitor::{Round, SlaMonitor};
 pub use status::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
-    SlaStatus, SlaTerm, SlaWindow,
+    SlaStatus, SlaTerm, SlaVerdict, SlaWindow,
 };

@@ -122,6 +122,7 @@ fn bed_with_rings(
 
 const COOPERATIVE: Parameters = Parameters::Cooperative { reads: 8 };
 const ROUND_ROBIN: Parameters = Parameters::RoundRobin { slice_ns: 50_000 };
+const LOAD_TURNS: Parameters = Parameters::LoadTurns { round_ns: MS };
 
 /// UNiS with the rule that no packet waits for ever.
 fn unis() -> Parameters {
@@ -135,7 +136,7 @@ fn deadline() -> Parameters {
     Parameters::Deadline(DeadlineParameters::default())
 }
 
-fn all() -> [(&'static str, Scheduler, Parameters); 5] {
+fn all() -> [(&'static str, Scheduler, Parameters); 6] {
     let load_based = Parameters::LoadBased(LoadBasedParameters::default());
     [
         ("unis", Scheduler::Policy, unis()),
@@ -143,6 +144,7 @@ fn all() -> [(&'static str, Scheduler, Parameters); 5] {
         ("round robin", Scheduler::Policy, ROUND_ROBIN),
         ("deadline", Scheduler::Policy, deadline()),
         ("load-based", FAIR, load_based),
+        ("load turns", Scheduler::Policy, LOAD_TURNS),
     ]
 }
 
@@ -368,6 +370,25 @@ fn two_equal_chains_get_equal_throughput() {
         let difference = (one - other).abs() / one.max(other);
         assert!(difference <= most, "{one} and {other}");
     }
+}
+
+#[test]
+fn load_turns_give_dear_packets_longer_turns_than_equal_slices() {
+    // The second chain's packets cost three times as much. Together they need twice the core.
+    let rate_pps = 2e9 / (100.0 + 300.0);
+    let chains = [100, 300].map(|cost_ns| Chain::even(1, cost_ns, rate_pps));
+    let cheap_over_dear = |policy| {
+        let mut bed = bed(&chains, HAND_OVER, Scheduler::Policy, policy);
+        bed.machine.run(250 * MS);
+        let [cheap, dear] =
+            [0, 1].map(|chain| bed.machine.chain(bed.chains[chain]).delivered as f64);
+        cheap / dear
+    };
+    let equal = cheap_over_dear(ROUND_ROBIN);
+    let by_load = cheap_over_dear(LOAD_TURNS);
+    assert!(equal > 2.5, "{equal}");
+    // A full ring hides packets, so the load of the dear chain seems lower than it is.
+    assert!((1.0..0.8 * equal).contains(&by_load), "{by_load}, {equal}");
 }
 
 #[test]

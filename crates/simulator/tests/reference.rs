@@ -44,7 +44,8 @@ fn policy(kind: usize, core: SharedCore) -> Option<Sharing> {
         1 => Parameters::Unis(UnisParameters::default()),
         2 => Parameters::Cooperative { reads: 8 },
         3 => Parameters::RoundRobin { slice_ns: 20_000 },
-        4 => Parameters::LoadBased(LoadBasedParameters::default()),
+        4 => Parameters::LoadTurns { round_ns: 200_000 },
+        5 => Parameters::LoadBased(LoadBasedParameters::default()),
         _ => return None,
     };
     parameters.policy(core)
@@ -89,13 +90,13 @@ impl Setup {
         let fair = Scheduler::Fair {
             slice_ns: 50_000,
             wake_ns: 5000,
-            polls: self.kind == 6,
+            polls: self.kind == 7,
         };
         for lanes in lanes {
             let setup = CoreSetup {
                 lanes,
                 mechanism: self.mechanism,
-                scheduler: if self.kind < 4 {
+                scheduler: if self.kind < 5 {
                     Scheduler::Policy
                 } else {
                     fair
@@ -171,7 +172,7 @@ fn setups() -> impl Strategy<Value = Setup> {
     (
         prop::collection::vec(core, 1..4),
         mechanism,
-        0_usize..7,
+        0_usize..8,
         prop_oneof![Just(2048_u32), 64_u32..600],
         any::<bool>(),
     )

@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::FileLocation;
 use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
+use crate::keys::cores::{CORES, read_cores_of};
+use crate::keys::field::Fields;
 use crate::keys::name::is_label;
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
 use crate::part::{PartSpec, PeerSpec};
 use crate::placement::PlacementAlgorithm;
-use crate::sharing::{MAX_CORE, SHARING, SharingSpec, read_sharing};
+use crate::sharing::{SHARING, SharingSpec, read_sharing};
 use crate::sla::Sla;
 
 /// The most functions of a chain. The kernel allows 33 tail calls, which leave room for 32
@@ -286,9 +288,14 @@ config! {
         "idle" idle: Idle = Idle::KEY.with_default("adaptive");
         /// The time that the worker polls before it sleeps, with `idle: adaptive`.
         "spin" spin_ns: u64 = DURATION.with_default("50us");
-        /// The core of the worker. With `mapping: pipeline`, further processes take the next
-        /// allowed cores in turn.
-        "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
+        /// The cores of the worker: a number, a range FROM-TO, or a list of both. The worker takes
+        /// the first one. With `mapping: pipeline`, further processes take the other ones in turn;
+        /// if there are none, they take the next allowed cores in turn.
+        "cores" cores: Vec<u32> = CORES, from read_cores_of;
+        /// The descriptors of each ring: those of the sockets, and those between the processes of a
+        /// pipeline. A power of two. The ring of an interface with several receive queues has a
+        /// quarter of that, at least 64.
+        "ring" ring: u32 = integer(MIN_RING as u64, 16_384, "a power of two").with_default("1024"), from read_ring;
         /// The busy-poll time of the sockets (`SO_BUSY_POLL`).
         "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");
         /// Whether the packet buffers are in hugepages. Only for DPDK ports.
@@ -297,9 +304,45 @@ config! {
         /// throughput. Only for `spec.ports` with interfaces, without `sla.latency`.
         "superPackets" super_packets: bool = BOOLEAN.with_default("false");
         /// How the workers of one core share it: os (the operating system's scheduler), or the
-        /// policy by which they hand it over: cooperative, round-robin, unis, deadline; auto is
-        /// deadline where several processes share the core. All workers of a core need the same
-        /// value.
+        /// policy by which they hand it over: cooperative, round-robin, load-based, unis, deadline;
+        /// auto is deadline where several processes share the core. All workers of a core need the
+        /// same value.
         "sharing" sharing: SharingSpec = SHARING.with_default("os"), from read_sharing;
     }
+}
+
+/// The least descriptors of a ring: the packets that the kernel's receive work hands over at once.
+const MIN_RING: u32 = 64;
+
+impl WorkerSpec {
+    /// Returns the core of the worker, if the file names one.
+    pub fn core(&self) -> Option<u32> {
+        self.cores.first().copied()
+    }
+
+    /// Returns the descriptors of a socket's receive ring on an interface with this number of
+    /// queues. With several queues a ring is smaller, so that the UMEM suffices for all sockets.
+    pub fn receive_ring(&self, queues: u32) -> u32 {
+        if queues > 1 {
+            (self.ring / 4).max(MIN_RING)
+        } else {
+            self.ring
+        }
+    }
+}
+
+fn read_ring(worker: &Fields<'_>) -> u32 {
+    let ring: u32 = worker.read(WorkerSpec::KEYS, "ring");
+    if let Some(field) = worker
+        .get("ring")
+        .filter(|_| !ring.is_power_of_two() && ring > 0)
+    {
+        let near = ring.next_power_of_two();
+        field.fault(
+            format!("{ring} is not a power of two"),
+            "a power of two from 64 to 16384",
+            format!("write for example {near}"),
+        );
+    }
+    ring
 }

@@ -1,6 +1,7 @@
 //! Maps chain-file mappings to structs. One description of a key gives its name, type and meaning.
 
 pub(crate) mod address;
+pub(crate) mod cores;
 pub(crate) mod field;
 mod key;
 pub(crate) mod list_file;

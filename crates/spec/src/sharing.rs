@@ -15,6 +15,9 @@ word_enum! {
         Cooperative = "cooperative",
         /// Each worker in turn, for a time.
         RoundRobin = "round-robin",
+        /// NFVnice (Kulkarni et al. 2017): each worker with packets in turn, for a part of a round
+        /// in proportion to its load, arrival rate times cost of a packet.
+        LoadBased = "load-based",
         /// UNiS (Anthony et al. 2020): the next worker with packets to read and room to write, for
         /// as long as its packets and the room last.
         Unis = "unis",
@@ -57,6 +60,8 @@ config! {
         "reads" reads: u32 = integer(1, 65_536, "a number of batches").with_default("8");
         /// The length of a turn, with `policy: round-robin`.
         "slice" slice_ns: u64 = DURATION.with_default("100us");
+        /// The time in which each worker with packets has a turn, with `policy: load-based`.
+        "round" round_ns: u64 = DURATION.with_default("1ms");
         /// The share of the egress ring that fills a turn, and of its room that ends one, with
         /// `policy: unis`.
         "gamma" gamma: u32 = ConfigKey::new(ValueType::Number { max: 2 }).with_default("0.75");
@@ -73,13 +78,11 @@ impl SharingSpec {
     }
 }
 
-/// A limit above the number of cores of any machine. When the worker starts, it checks `core`.
-pub(crate) const MAX_CORE: u64 = 4095;
-
 /// The policy that each parameter belongs to.
-const PARAMETERS: [(&str, SharingPolicy); 4] = [
+const PARAMETERS: [(&str, SharingPolicy); 5] = [
     ("reads", SharingPolicy::Cooperative),
     ("slice", SharingPolicy::RoundRobin),
+    ("round", SharingPolicy::LoadBased),
     ("gamma", SharingPolicy::Unis),
     ("longestWait", SharingPolicy::Unis),
 ];

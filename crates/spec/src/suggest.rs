@@ -25,7 +25,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("limits", "resources"),
     ("cpu", "cores"),
     ("memory", "mem ram"),
-    ("core", "cpu cpus cores"),
+    ("cores", "core cpu cpus cpuset"),
     ("batch", "burst"),
     ("ingress", "in input from"),
     ("egress", "out output to"),

@@ -36,7 +36,7 @@ spec:
   hook: xdp
   ports: { ingress: eth1, egress: eth2 }
   onFailure: pass
-  worker: { batch: 32, idle: adaptive, spin: 20us, core: 1, busyPoll: 10us, sharing: { policy: unis, gamma: 0.5, longestWait: 3600s } }
+  worker: { batch: 32, idle: adaptive, spin: 20us, cores: [1], ring: 2048, busyPoll: 10us, sharing: { policy: unis, gamma: 0.5, longestWait: 3600s } }
   cpuLatency: 0us
 ";
 
@@ -147,7 +147,8 @@ fn every_key_is_read() {
         batch: 32,
         idle: Idle::Adaptive,
         spin_ns: 20_000,
-        core: Some(1),
+        cores: vec![1],
+        ring: 2048,
         busy_poll_ns: Some(10_000),
         hugepages: false,
         super_packets: false,

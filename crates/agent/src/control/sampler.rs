@@ -50,7 +50,11 @@ pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
             let mut round = read_round(&node, netlink.as_mut(), &mut cores);
             drop(node);
             bindings = bind_workers(&mut round, bindings);
-            lock(&shared).add_round(round);
+            let verdicts = lock(&shared).add_round(round);
+            // No controller acts on them yet.
+            for verdict in verdicts.iter().filter(|verdict| !verdict.terms.is_empty()) {
+                tracing::debug!(chain = verdict.chain, terms = ?verdict.terms, "a second violates the contract");
+            }
         }
     });
     monitor

@@ -143,7 +143,7 @@ pub(crate) fn check_worker(
         return Err(refusal(
             next,
             &next.places.worker,
-            "only `sharing`, `core`, `idle` and `spin` of spec.worker can be changed while the worker runs, and nothing for \
+            "only `sharing`, `cores`, `idle` and `spin` of spec.worker can be changed while the worker runs, and nothing for \
              DPDK devices",
         ));
     }

@@ -9,7 +9,6 @@ use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::link::{self, Link, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
-use myelin_planner::admission::RING;
 
 use crate::api::{ApiError, short_hash};
 use crate::node::circuit::LARGEST_MTU;
@@ -57,9 +56,10 @@ impl InternalLink {
         let door = ReentryDoorGuard(Arc::new(door));
         let attached = door.0.attach_xdp(XdpMode::Native);
         attached.map_err(ApiError::failed)?;
+        let ring = worker.settings().receive_ring(1);
         let socket = |link: &Link, role| {
             let mut config = XskConfig::new(&link.name, link.index, 0, role);
-            config.ring_size = RING;
+            config.ring_size = ring;
             config
         };
         let receive = worker.bind(socket(&far, Role::Ingress))?;

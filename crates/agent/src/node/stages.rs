@@ -159,9 +159,18 @@ impl WorkerState {
 
     /// The configurations of `count` stages behind the worker.
     fn stage_configs(&self, count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
-        let policy = self.settings().sharing.policy;
-        if matches!(policy, SharingPolicy::Os | SharingPolicy::Auto) {
-            assign_cores(count, head)
+        let settings = self.settings();
+        if matches!(
+            settings.sharing.policy,
+            SharingPolicy::Os | SharingPolicy::Auto
+        ) {
+            let listed = settings.cores.iter().map(|core| *core as usize);
+            let listed: Vec<_> = listed.collect();
+            let cores = match listed.len() {
+                0 | 1 => allowed_cores(),
+                _ => listed,
+            };
+            assign_cores(count, head, &cores)
         } else {
             // All take turns on the worker's core.
             vec![head.clone(); count]
@@ -305,10 +314,9 @@ fn settle_process(
 }
 
 /// The configurations of `count` stages behind the worker with configuration `head`. The stages
-/// take the allowed cores in turn, beginning after the worker's core. A stage that shares its core
-/// does not poll before it sleeps, because the other process may need the core.
-fn assign_cores(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
-    let allowed = allowed_cores();
+/// take the `allowed` cores in turn, beginning after the worker's core. A stage that shares its
+/// core does not poll before it sleeps, because the other process may need the core.
+fn assign_cores(count: usize, head: &WorkerConfig, allowed: &[usize]) -> Vec<WorkerConfig> {
     let own = head
         .core
         .and_then(|core| allowed.iter().position(|&allowed| allowed == core as usize));
@@ -350,7 +358,7 @@ mod tests {
         let mut head = WorkerConfig::new("/bin/true", "t");
         head.core = allowed.last().map(|&core| core as u32);
         let cores = allowed.len();
-        let configs = assign_cores(cores + 1, &head);
+        let configs = assign_cores(cores + 1, &head, &allowed);
         for (index, config) in configs.iter().enumerate() {
             assert_eq!(config.core, Some(allowed[index % cores] as u32));
             // One stage a core, one more on the first core, and the worker on the last core.
@@ -361,7 +369,7 @@ mod tests {
             let shares = others > 1 || with_head;
             assert_eq!(config.idle == Idle::Sleep, shares, "{index} of {cores}");
         }
-        let alone = assign_cores(cores.saturating_sub(1), &head);
+        let alone = assign_cores(cores.saturating_sub(1), &head, &allowed);
         assert!(alone.iter().all(|config| config.idle == head.idle));
     }
 }

@@ -18,7 +18,6 @@ use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use myelin_linux::link::LinkId;
 use myelin_linux::netns::Netns;
 use myelin_planner::WorkerPlan;
-use myelin_planner::admission::{RING, SMALL_RING};
 use myelin_spec::{SandboxSpec, WorkerSpec};
 
 use crate::api::ApiError;
@@ -41,6 +40,9 @@ use start::{SMALL_FRAME_MTU, create_confinement};
 
 /// The interval for counting deaths of a DPDK worker. It is long, because the worker starts slowly.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
+
+/// Full rings for which a UMEM has frames, at least.
+const RINGS_OF_UMEM: u32 = 4;
 
 /// Size of a frame for longer packets, bytes.
 const LARGE_FRAME: u32 = 4096;
@@ -148,6 +150,9 @@ impl Worker {
         }
         let frame_size = config.frame_size;
         config.core = Some(start.core);
+        config.ring = spec.ring;
+        // As many rings have room as with the default.
+        config.frames = config.frames.max(RINGS_OF_UMEM * spec.ring);
         config.idle = Idle::from(spec);
         if spec.super_packets {
             config.args.push("--packet-sockets".into());
@@ -361,7 +366,7 @@ impl WorkerState {
                 continue;
             }
             let mut config = XskConfig::new(&port.name, port.ifindex, queue, Role::Ingress);
-            config.ring_size = if port.queues > 1 { SMALL_RING } else { RING };
+            config.ring_size = self.settings().receive_ring(port.queues);
             let xsk = self.bind(config)?;
             let xsk = xsk.with_redirect(socket_redirect(port.door().sockets(), queue));
             let id = self.handle().add_socket(xsk).map_err(ApiError::failed)?;
@@ -402,7 +407,7 @@ impl WorkerState {
     /// Opens a socket on a link's end in another namespace, for receiving and transmitting.
     pub(crate) fn bind_in(&mut self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
         let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
-        config.ring_size = RING;
+        config.ring_size = self.settings().receive_ring(1);
         netns
             .enter(|| self.bind(config))
             .map_err(ApiError::failed)?

@@ -171,13 +171,11 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
 fn streams(case: usize, rate_pps: f64) -> Vec<(f64, usize, u64)> {
     let chains = CASES[case].1.len();
     let stream = |pps| (pps, 1, u64::MAX);
-    match case {
-        LOADED => vec![stream(LOAD * rate_pps / chains as f64); chains],
-        _ => {
-            let tight_pps = TIGHT_PPS.min(TIGHT_SHARE * rate_pps);
-            vec![stream(tight_pps), stream(BACKLOG * rate_pps)]
-        }
+    if case == LOADED {
+        return vec![stream(LOAD * rate_pps / chains as f64); chains];
     }
+    let tight_pps = TIGHT_PPS.min(TIGHT_SHARE * rate_pps);
+    vec![stream(tight_pps), stream(BACKLOG * rate_pps)]
 }
 
 fn claims(samples: &Deployments) -> Vec<Claim> {

@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_slow_hand_over_turns_its_claims() {
-        assert_eq!(false_claims(1000.0), [String::new(); 0]);
+        assert_eq!(false_claims(1000.0), Vec::<String>::new());
         assert_eq!(
             false_claims(1000.0 + SLOW_NS as f64),
             [

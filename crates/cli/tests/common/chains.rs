@@ -52,7 +52,7 @@ metadata: {{ name: @{name} }}
 spec:
   match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
   functions: [ {{ name: one, kind: forward, space: user }} ]
-  worker: {{ core: {core} }}
+  worker: {{ cores: [{core}] }}
   sla: {{ rate: 1kpps, burst: 256, latency: {latency}, loss: 0.1%, enforce: policer }}
 "
         )

@@ -106,6 +106,7 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
             batch: chain.worker.batch,
             batch_fs: 0,
             devices: chain.is_over_dpdk(),
+            rings: [1, 2].map(|queues| chain.worker.receive_ring(queues)),
             turn: None,
         })
     });

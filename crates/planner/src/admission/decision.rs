@@ -197,7 +197,7 @@ fn explain(why: &Unbounded, booking: &Booking) -> String {
             };
             format!(
                 "`{chain}` ({which}) shares {at}, and no rate limits it; give it a `rate`, another core \
-                 (`worker: {{ core: N }}`) or other interfaces"
+                 (`worker: {{ cores: [N] }}`) or other interfaces"
             )
         }
         Unbounded::Overflow {

@@ -193,6 +193,7 @@ impl Ledger {
             batch: 0,
             batch_fs: 0,
             devices: false,
+            rings: [0; 2],
             turn: None,
         };
         self.resources

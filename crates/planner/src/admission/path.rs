@@ -42,6 +42,8 @@ pub enum Resource {
         batch_fs: u128,
         /// Whether the ports are two DPDK devices, which the worker serves in turn.
         devices: bool,
+        /// Descriptors of a receive ring: of an interface with one queue, and with several.
+        rings: [u32; 2],
         /// The worker's turns on the core; `None` if the operating system shares the core, or if
         /// the turns have no bound.
         turn: Option<Box<WorkerTurn>>,
@@ -317,6 +319,7 @@ impl<'a> Builder<'a> {
             batch: spec.batch,
             batch_fs: self.batch_fs(),
             devices: self.chain.is_over_dpdk(),
+            rings: [1, 2].map(|queues| spec.receive_ring(queues)),
             turn: WorkerTurn::of(self.chain, self.plan, self.costs, self.in_burst).map(Box::new),
         }));
         self.current = self.path.visits.len() - 1;

@@ -118,8 +118,8 @@ fn alternatives(
         let own = plan.worker.as_ref().map(|worker| worker.core);
         for core in (0..node.machine.cores).filter(|core| Some(*core) != own) {
             let mut moved = chain.clone();
-            moved.worker.core = Some(core);
-            add(format!("`worker: {{ core: {core} }}`"), &moved);
+            moved.worker.cores = vec![core];
+            add(format!("`worker: {{ cores: [{core}] }}`"), &moved);
         }
         if chain.worker.idle != Idle::Spin {
             let mut spinning = chain.clone();

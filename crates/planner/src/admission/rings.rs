@@ -3,12 +3,6 @@
 use super::evaluate::{Evaluator, Unbounded};
 use super::path::Resource;
 
-/// Descriptors of a worker's receive ring: about a millisecond of packets at full rate.
-pub const RING: u32 = 1024;
-/// Descriptors of a receive ring if the interface has several receive queues. The ring is smaller
-/// so that the UMEM suffices for all sockets.
-pub const SMALL_RING: u32 = 256;
-
 impl Evaluator<'_> {
     /// Checks that each ring of a worker holds the packets that may wait there, if no packet stays
     /// at the worker longer than `delay_fs`. All waiting packets arrived at the port within the
@@ -16,9 +10,14 @@ impl Evaluator<'_> {
     /// `docs/guarantees/proofs.md`.
     pub(super) fn check_rings(&self, worker: usize, delay_fs: u128) -> Result<(), Unbounded> {
         let resource = self.resource(worker)?;
-        if !matches!(resource, Resource::Worker { devices: false, .. }) {
+        let Resource::Worker {
+            devices: false,
+            rings,
+            ..
+        } = resource
+        else {
             return Ok(());
-        }
+        };
         let not_computable = || Unbounded::NotComputable(resource.clone());
         // Groups of one port are adjacent, except the new chain's.
         let mut waiting: Vec<(usize, u128)> = Vec::new();
@@ -49,10 +48,8 @@ impl Evaluator<'_> {
         }
         for (port, packets) in waiting {
             let port = self.resource(port)?;
-            let ring = u128::from(match port {
-                Resource::Port { queues, .. } if *queues > 1 => SMALL_RING,
-                _ => RING,
-            });
+            let has_several = matches!(port, Resource::Port { queues, .. } if *queues > 1);
+            let ring = u128::from(rings[usize::from(has_several)]);
             if packets > ring {
                 return Err(Unbounded::Overflow {
                     at: resource.clone(),

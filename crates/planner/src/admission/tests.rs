@@ -11,7 +11,7 @@ use super::group::GroupSums;
 use super::ledger::Ledger;
 use super::path::{Resource, Route};
 use super::site::{NS, Platform};
-use super::{RING, SMALL_RING, Site, book};
+use super::{Site, book};
 use crate::calculus::{
     ArrivalCurve, LeakyBucket, RateLatency, SECOND, TandemServer, after_delay, busy_period, delay,
     fair_share, mul_div_up, tandem,
@@ -247,7 +247,12 @@ impl<'a> Reference<'a> {
             None => busy_period(&total, &returning, &model.service)?,
         };
         let delay = delay.min(self.batch_stay(server, &model).unwrap_or(u128::MAX));
-        if let Resource::Worker { devices: false, .. } = server {
+        if let Resource::Worker {
+            devices: false,
+            rings: sizes,
+            ..
+        } = server
+        {
             let mut rings: BTreeMap<&Resource, u128> = BTreeMap::new();
             for (route, sums, index) in self.at(server) {
                 let within = self.delay_before(route, index)? + delay;
@@ -255,7 +260,7 @@ impl<'a> Reference<'a> {
             }
             let fits = |(port, packets): (&&Resource, &u128)| {
                 let many = matches!(port, Resource::Port { queues, .. } if *queues > 1);
-                *packets <= u128::from(if many { SMALL_RING } else { RING })
+                *packets <= u128::from(sizes[usize::from(many)])
             };
             if !rings.iter().all(fits) {
                 return None;

@@ -42,7 +42,10 @@ impl WorkerPlan {
         Some(Self {
             owner: chain.owner().to_owned(),
             circuit,
-            core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
+            core: chain
+                .worker
+                .core()
+                .unwrap_or_else(|| machine.default_core()),
         })
     }
 

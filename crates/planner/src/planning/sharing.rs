@@ -5,7 +5,6 @@ use myelin_spec::{
     SharingSpec, Space,
 };
 
-use crate::admission::RING;
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
@@ -13,6 +12,9 @@ use crate::plan::{BlackBoxSharing, Hop, Plan, SharingPlan};
 
 /// A number with decimals is in millionths.
 const MILLION: u64 = 1_000_000;
+
+/// The longest turn of a task with all of the load.
+const ROUND: &str = "the round";
 
 /// Plans the turns of a chain's worker and black boxes, after its worker.
 ///
@@ -144,6 +146,7 @@ fn choose_mechanism(
 fn longest_box_turn(config: &ExternalConfig, cost_ns: Option<f64>) -> Option<u64> {
     match config.sharing.policy {
         SharingPolicy::RoundRobin => Some(config.sharing.slice_ns),
+        SharingPolicy::LoadBased => Some(config.sharing.round_ns),
         SharingPolicy::Unis => cost_ns.map(|ns| (ns * slice_packets(config) as f64).round() as u64),
         _ => None,
     }
@@ -159,6 +162,7 @@ fn explain_turn(config: &ExternalConfig) -> String {
     let spec = &config.sharing;
     match spec.policy {
         SharingPolicy::RoundRobin => "the slice".to_owned(),
+        SharingPolicy::LoadBased => ROUND.to_owned(),
         SharingPolicy::Unis => {
             let packets = slice_packets(config);
             format!(
@@ -199,8 +203,9 @@ fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
             (turn_ns(reads * batch), why)
         }
         SharingPolicy::RoundRobin => (Some(spec.slice_ns), "the slice".to_owned()),
+        SharingPolicy::LoadBased => (Some(spec.round_ns), ROUND.to_owned()),
         SharingPolicy::Unis => {
-            let packets = u64::from(RING) * u64::from(spec.gamma) / MILLION;
+            let packets = u64::from(chain.worker.ring) * u64::from(spec.gamma) / MILLION;
             let why = format!("{packets} packets, the share `gamma` of a ring");
             (turn_ns(packets), why)
         }

@@ -49,9 +49,11 @@ pub struct LoadBased {
     /// For each ring: whether packets are dropped before it.
     shedding: Vec<bool>,
     /// Packets that entered each ring until the last change of the weights.
-    written: Vec<u64>,
-    weights: Vec<u32>,
-    weighed_ns: Option<u64>,
+    pub(super) written: Vec<u64>,
+    pub(super) weights: Vec<u32>,
+    pub(super) weighed_ns: Option<u64>,
+    /// The load of each task since the last change. Every change reuses the vector.
+    loads: Vec<f64>,
 }
 
 /// Sum of all weights.
@@ -78,6 +80,7 @@ impl LoadBased {
             written: vec![0; rings],
             weights: vec![0; core.tasks],
             weighed_ns: None,
+            loads: vec![0.0; core.tasks],
             core,
             parameters,
         }
@@ -108,18 +111,18 @@ impl LoadBased {
 
     /// Computes the weights from the arrivals since the last change.
     fn update_weights(&mut self, view: &CoreView<'_>, act: &mut dyn FnMut(Action)) {
-        let mut loads = vec![0.0; self.core.tasks];
+        self.loads.fill(0.0);
         for (lane, state) in self.core.lanes.iter().zip(view.lanes) {
             let arrived = view.rings[lane.ingress]
                 .written
                 .saturating_sub(self.written[lane.ingress]);
-            loads[lane.task] += arrived as f64 * state.cost_ps as f64;
+            self.loads[lane.task] += arrived as f64 * state.cost_ps as f64;
         }
         for (before, ring) in self.written.iter_mut().zip(view.rings) {
             *before = ring.written;
         }
-        let total: f64 = loads.iter().sum();
-        for (task, load) in loads.into_iter().enumerate() {
+        let total: f64 = self.loads.iter().sum();
+        for (task, load) in self.loads.iter().enumerate() {
             // Without any load, all tasks are equal. A task without load keeps the least weight, so
             // that it sees its first packet.
             let share = if total > 0.0 {

@@ -4,8 +4,8 @@ use myelin_spec::{SharingPolicy, SharingSpec};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Cooperative, Deadline, DeadlineParameters, LoadBased, LoadBasedParameters, RoundRobin,
-    SharedCore, Sharing, Unis, UnisParameters,
+    Cooperative, Deadline, DeadlineParameters, LoadBased, LoadBasedParameters, LoadTurns,
+    RoundRobin, SharedCore, Sharing, Unis, UnisParameters,
 };
 
 /// Part of the least budget that passes between two decisions of a long turn by hand-over.
@@ -30,6 +30,11 @@ pub enum Parameters {
     },
     /// [`LoadBased`].
     LoadBased(LoadBasedParameters),
+    /// [`LoadTurns`].
+    LoadTurns {
+        /// Length of a round in which each task with packets has a turn, ns.
+        round_ns: u64,
+    },
     /// [`Deadline`].
     Deadline(DeadlineParameters),
 }
@@ -44,6 +49,9 @@ impl Parameters {
             SharingPolicy::Cooperative => Self::Cooperative { reads: spec.reads },
             SharingPolicy::RoundRobin => Self::RoundRobin {
                 slice_ns: spec.slice_ns,
+            },
+            SharingPolicy::LoadBased => Self::LoadTurns {
+                round_ns: spec.round_ns,
             },
             SharingPolicy::Unis => Self::Unis(UnisParameters {
                 slice_share: share,
@@ -96,6 +104,7 @@ impl Parameters {
             Self::Cooperative { reads } => Sharing::Cooperative(Cooperative::new(core, reads)),
             Self::RoundRobin { slice_ns } => Sharing::RoundRobin(RoundRobin::new(core, slice_ns)),
             Self::LoadBased(parameters) => Sharing::LoadBased(LoadBased::new(core, parameters)),
+            Self::LoadTurns { round_ns } => Sharing::LoadTurns(LoadTurns::new(core, round_ns)),
             Self::Deadline(parameters) => Sharing::Deadline(Deadline::new(core, parameters)),
         })
     }
@@ -137,6 +146,7 @@ mod tests {
             Parameters::Cooperative { reads: 8 },
             Parameters::RoundRobin { slice_ns: 1000 },
             Parameters::LoadBased(LoadBasedParameters::default()),
+            Parameters::LoadTurns { round_ns: 1000 },
             Parameters::Deadline(DeadlineParameters::default()),
         ];
         for parameters in all {

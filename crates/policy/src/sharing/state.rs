@@ -4,7 +4,7 @@
 //! the running process decides. The state between two decisions is a few words, which can be in
 //! shared memory.
 
-use super::{Deadline, RoundRobin, SharedCore, Sharing, Unis};
+use super::{Deadline, LoadTurns, RoundRobin, SharedCore, Sharing, TOTAL_WEIGHT, Unis};
 
 /// `None` as a word. No time and no count has this value.
 const NONE: u64 = u64::MAX;
@@ -18,7 +18,7 @@ trait State {
 impl Sharing {
     /// The most words that [`Self::save`] writes for a core.
     pub fn state_len(core: &SharedCore) -> usize {
-        2 + 2 * core.lanes.len()
+        2 + (2 * core.lanes.len()).max(core.capacities.len() + core.tasks)
     }
 
     /// Writes the state to `words`.
@@ -33,6 +33,7 @@ impl Sharing {
             Self::Unis(policy) => policy.save(&mut push),
             Self::RoundRobin(policy) => policy.save(&mut push),
             Self::Deadline(policy) => policy.save(&mut push),
+            Self::LoadTurns(policy) => policy.save(&mut push),
             // Cooperative turns depend on the view alone; weights have one writer.
             Self::Cooperative(_) | Self::LoadBased(_) => {}
         }
@@ -46,6 +47,7 @@ impl Sharing {
             Self::Unis(policy) => policy.load(&mut next),
             Self::RoundRobin(policy) => policy.load(&mut next),
             Self::Deadline(policy) => policy.load(&mut next),
+            Self::LoadTurns(policy) => policy.load(&mut next),
             Self::Cooperative(_) | Self::LoadBased(_) => {}
         }
     }
@@ -76,6 +78,30 @@ impl State for RoundRobin {
 
     fn load(&mut self, next: &mut dyn FnMut() -> u64) {
         self.ends_ns = next();
+    }
+}
+
+impl State for LoadTurns {
+    fn save(&self, push: &mut dyn FnMut(u64)) {
+        push(self.ends_ns);
+        push(self.shares.weighed_ns.unwrap_or(NONE));
+        for written in &self.shares.written {
+            push(*written);
+        }
+        for weight in &self.shares.weights {
+            push((*weight).into());
+        }
+    }
+
+    fn load(&mut self, next: &mut dyn FnMut() -> u64) {
+        self.ends_ns = next();
+        self.shares.weighed_ns = Some(next()).filter(|ns| *ns != NONE);
+        for written in &mut self.shares.written {
+            *written = next();
+        }
+        for weight in &mut self.shares.weights {
+            *weight = next().clamp(1, TOTAL_WEIGHT.into()) as u32;
+        }
     }
 }
 
@@ -116,6 +142,7 @@ mod tests {
             Sharing::Unis(Unis::new(core.clone(), unis)),
             Sharing::Cooperative(Cooperative::new(core.clone(), 2)),
             Sharing::RoundRobin(RoundRobin::new(core.clone(), 10_000)),
+            Sharing::LoadTurns(LoadTurns::new(core.clone(), 20_000)),
             Sharing::Deadline(Deadline::new(core.clone(), DeadlineParameters::default())),
         ]
     }

@@ -155,7 +155,7 @@ fn explain_lost_core(context: &Context) -> Finding {
                 "worker {pid} runs on other cores together with other programs, without a guarantee"
             ),
             format!(
-                "remedy: {remedy}, or remove the chain with `myelin down` and deploy it with another `worker: {{ core }}`"
+                "remedy: {remedy}, or remove the chain with `myelin down` and deploy it with another `worker: {{ cores }}`"
             ),
         ],
     )

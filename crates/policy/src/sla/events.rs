@@ -49,6 +49,12 @@ impl Events {
         self.list.back()
     }
 
+    /// The serial of the violation in progress.
+    pub(crate) fn open_serial(&self) -> Option<u64> {
+        self.open.as_ref()?;
+        self.last().map(|event| event.serial)
+    }
+
     /// Records a violated second. Calls `find_cause` if the second is the worst of its event, or if
     /// no second has shown a cause so far.
     /// Increments `serial` for a new event, which gets that number.

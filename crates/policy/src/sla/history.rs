@@ -13,7 +13,7 @@ use crate::sla::events::{Events, Violation, format_date};
 use crate::sla::judge;
 use crate::sla::{
     Losses, PacketAccount, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
-    SlaWindow,
+    SlaVerdict, SlaWindow,
 };
 
 /// Number of seconds in a chain's history.
@@ -104,7 +104,7 @@ impl History {
     }
 
     /// Adds a second and judges it. `serial` numbers the events of all chains.
-    pub(crate) fn add_second(&mut self, second: Second, serial: &mut u64) {
+    pub(crate) fn add_second(&mut self, second: Second, serial: &mut u64) -> SlaVerdict {
         let Second {
             reading,
             transit,
@@ -140,6 +140,12 @@ impl History {
             }
             None => self.events.record_kept(),
         }
+        let verdict = SlaVerdict {
+            chain: reading.name.clone(),
+            spi: reading.spi,
+            terms: breaches.iter().map(|breach| breach.term).collect(),
+            event: self.events.open_serial(),
+        };
         if self.seconds.len() == SECONDS {
             self.seconds.pop_front();
         }
@@ -147,6 +153,7 @@ impl History {
         let mut workers = reading.workers.iter();
         self.restarted = workers.any(|worker| self.is_restarted(worker));
         self.last = reading;
+        verdict
     }
 
     /// Computes the figures since the last reading, and updates the loss counters of this history.

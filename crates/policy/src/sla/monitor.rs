@@ -8,7 +8,7 @@ use crate::sla::account::{
 };
 use crate::sla::cause::{Context, CoreLoad, WorkerLoad};
 use crate::sla::history::{History, Second, TransitLosses};
-use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus};
+use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus, SlaVerdict};
 
 /// A chain with more than this share of a worker's packets is a neighbour of the worker's other
 /// chains.
@@ -49,8 +49,9 @@ struct Delta {
 
 impl SlaMonitor {
     /// Adds a round of readings. Removes the histories of chains that no longer run. A new chain
-    /// with an old name gets an empty history.
-    pub fn add_round(&mut self, round: Round) {
+    /// with an old name gets an empty history. Returns the verdict on each chain with a reading, on
+    /// which the caller may act.
+    pub fn add_round(&mut self, round: Round) -> Vec<SlaVerdict> {
         let Round {
             running,
             readings,
@@ -81,18 +82,19 @@ impl SlaMonitor {
                 link: find_worst_link(delta),
             })
             .collect();
-        for ((reading, delta), context) in readings.into_iter().zip(deltas).zip(context) {
-            if let Some(history) = self.chains.get_mut(&reading.name) {
-                let second = Second {
-                    transit: sum_transit_losses(&delta),
-                    length_s: delta.length_s,
-                    reading,
-                    end,
-                    context,
-                };
-                history.add_second(second, &mut self.serial);
-            }
-        }
+        let seconds = readings.into_iter().zip(deltas).zip(context);
+        let verdicts = seconds.filter_map(|((reading, delta), context)| {
+            let history = self.chains.get_mut(&reading.name)?;
+            let second = Second {
+                transit: sum_transit_losses(&delta),
+                length_s: delta.length_s,
+                reading,
+                end,
+                context,
+            };
+            Some(history.add_second(second, &mut self.serial))
+        });
+        verdicts.collect()
     }
 
     /// Returns the SLA status of one chain.

@@ -203,6 +203,20 @@ pub enum SlaState {
     Violated,
 }
 
+/// The verdict on one chain in one round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlaVerdict {
+    /// The chain's name.
+    pub chain: String,
+    /// Its service path identifier.
+    pub spi: u32,
+    /// The terms that the last second violated, the worst first; empty if it kept all.
+    pub terms: Vec<SlaTerm>,
+    /// The serial of the violation in progress. It goes on for a few kept seconds, and has all
+    /// figures in [`SlaMonitor::events`](super::SlaMonitor::events).
+    pub event: Option<u64>,
+}
+
 /// A chain's contract, verdict and figures since it came up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,7 +1,8 @@
 //! `external`: any program as a function, a black box.
 
 use super::prelude::*;
-use crate::sharing::{MAX_CORE, SHARING, SharingPolicy, SharingSpec, read_sharing};
+use crate::keys::cores::{CORES, read_cores_of};
+use crate::sharing::{SHARING, SharingPolicy, SharingSpec, read_sharing};
 use std::collections::BTreeMap;
 
 /// The interface in a black box's namespace where packets arrive.
@@ -32,11 +33,11 @@ config! {
         /// interfaces (packet socket, bridge, XDP program or promiscuous mode), or after this time.
         /// If it exits before, the chain does not come up.
         "startup" startup_ns: u64 = STARTUP, from read_startup;
-        /// The core of all threads of the program; by default the program chooses.
-        "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
+        /// The core of all threads of the program, a list of one; by default the program chooses.
+        "cores" core: Option<u32> = CORES, from read_core;
         /// How the program shares its core with other black boxes and workers: os (the operating
-        /// system's scheduler), or a policy of turns: round-robin, unis, deadline. All black boxes
-        /// and workers of a core need the same value.
+        /// system's scheduler), or a policy of turns: round-robin, load-based, unis, deadline. All
+        /// black boxes and workers of a core need the same value.
         "sharing" sharing: SharingSpec = SHARING.with_default("os"), from read_turns;
         /// Packets for which the program has room at its interface `ingress`, such as the frames of
         /// its packet socket's ring. Only for `sharing`.
@@ -106,6 +107,19 @@ fn read_startup(fields: &Fields<'_>) -> u64 {
     startup_ns
 }
 
+/// Reads `cores`. All threads of a black box have one core, so a second one is a fault.
+fn read_core(fields: &Fields<'_>) -> Option<u32> {
+    let cores = read_cores_of(fields);
+    if let (Some(field), [first, _, ..]) = (fields.get("cores"), &cores[..]) {
+        field.fault(
+            format!("{} cores for a black box", cores.len()),
+            "one core, for all threads of the program",
+            format!("write for example [{first}]; without `cores` the program chooses its own"),
+        );
+    }
+    cores.first().copied()
+}
+
 /// Reads `sharing`. A black box yields to nobody, so cooperative turns are refused, and turns need
 /// a core.
 fn read_turns(fields: &Fields<'_>) -> SharingSpec {
@@ -116,14 +130,14 @@ fn read_turns(fields: &Fields<'_>) -> SharingSpec {
     if spec.policy == SharingPolicy::Cooperative {
         field.fault(
             "a black box never hands its core over, so it takes no cooperative turns",
-            "os, round-robin, unis or deadline",
+            "os, round-robin, load-based, unis or deadline",
             "write for example `sharing: unis`",
         );
-    } else if spec.hands_over() && fields.get("core").is_none() {
+    } else if spec.hands_over() && fields.get("cores").is_none() {
         field.fault(
             "turns are those of one core, but the function has none",
-            "`core` beside `sharing`",
-            "write for example `core: 1`",
+            "`cores` beside `sharing`",
+            "write for example `cores: [1]`",
         );
     }
     spec

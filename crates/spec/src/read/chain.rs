@@ -165,6 +165,13 @@ fn worker(spec: &Fields<'_>) -> WorkerSpec {
             "remove `spin`, or write `idle: adaptive`",
         );
     }
+    if let Some(ring) = fields.get("ring").filter(|_| worker.super_packets) {
+        ring.fault(
+            "the sockets of super-packets have no ring",
+            "no `ring` with `superPackets: true`",
+            "remove `ring`, or `superPackets`",
+        );
+    }
     worker
 }
 

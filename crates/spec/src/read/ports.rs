@@ -169,6 +169,14 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpe
             "write `mapping: compact`, or remove the key",
         );
     }
+    let ring = worker_field.as_ref().and_then(|field| field.get("ring"));
+    if let Some(field) = ring {
+        field.fault(
+            "the driver of DPDK devices has rings of its own",
+            "no `ring`",
+            "remove `ring`",
+        );
+    }
     if let Some(field) = worker_field.filter(|_| worker.busy_poll_ns.is_some()) {
         field.fault(
             "`busyPoll` applies to sockets; a worker always polls DPDK devices",

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::chain;
 use crate::isolation::Limits;
 use crate::keys::address::is_host;
+use crate::keys::cores::read_cores;
 use crate::keys::field::{Field, Fields};
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, integer, keys, name, read_percent};
 use crate::printable::Printable;
@@ -17,8 +18,6 @@ use crate::units;
 
 /// Longest delay of a link. Longer delays are mistakes in the unit.
 const MAX_DELAY_NS: u64 = 10_000_000_000;
-/// A core number above those of any machine.
-const MAX_CORE: u32 = 4095;
 
 keys! {
     /// Keys of a host or node.
@@ -243,20 +242,7 @@ fn read_address(field: &Field<'_>) -> Option<HostAddress> {
 }
 
 fn read_cpus(field: &Field<'_>) -> Vec<u32> {
-    const EXPECTED: &str = "the numbers of cores";
-    let mut cores = HashSet::new();
-    for part in field.one_or_list(EXPECTED) {
-        let range = part.parsed(EXPECTED, "write for example 0, 0-3 or [ 0, 2 ]", |text| {
-            let (from, to) = text.split_once('-').unwrap_or((text, text));
-            let number = |text: &str| text.parse().ok().filter(|core: &u32| *core <= MAX_CORE);
-            let range = number(from).zip(number(to));
-            range
-                .filter(|(from, to)| from <= to)
-                .ok_or_else(|| format!("`{}` is no core and no range of cores", Printable(text)))
-        });
-        cores.extend(range.into_iter().flat_map(|(from, to)| from..=to));
-    }
-    let mut cores: Vec<u32> = cores.into_iter().collect();
+    let mut cores = read_cores(field);
     cores.sort_unstable();
     cores
 }

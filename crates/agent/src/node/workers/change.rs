@@ -13,7 +13,7 @@ use crate::pool::lock;
 /// Whether a running worker can get these settings instead of others.
 pub(crate) fn can_change(from: &WorkerSpec, to: &WorkerSpec) -> bool {
     let changed = WorkerSpec {
-        core: to.core,
+        cores: to.cores.clone(),
         sharing: to.sharing.clone(),
         idle: to.idle,
         spin_ns: to.spin_ns,

@@ -147,7 +147,7 @@ impl Pool {
                 PoolKind::Kernel => ("kernel", "  hook: xdp\n".to_owned()),
                 PoolKind::Worker => {
                     let core = self.core;
-                    ("user", format!("  worker: {{ idle: spin, core: {core} }}\n"))
+                    ("user", format!("  worker: {{ idle: spin, cores: [{core}] }}\n"))
                 }
             };
             let more = format!(

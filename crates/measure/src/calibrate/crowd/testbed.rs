@@ -62,7 +62,7 @@ impl<'a> Testbed<'a> {
         let first = first.ok_or_else(|| ApiError::failed("the agent returned no chain"))?;
         let placement = match space {
             Space::Kernel => "  hook: xdp\n".to_owned(),
-            Space::User => format!("  worker: {{ idle: spin, core: {core} }}\n"),
+            Space::User => format!("  worker: {{ idle: spin, cores: [{core}] }}\n"),
         };
         let members = CrowdChain::all();
         let members_of_all = || members.as_flattened().iter();

@@ -67,7 +67,7 @@ fn cores() -> Vec<CoreLoad> {
     vec![CoreLoad::default()]
 }
 
-fn add_round(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
+fn add_round(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) -> Vec<SlaVerdict> {
     monitor.add_round(Round {
         running: readings
             .iter()
@@ -76,7 +76,7 @@ fn add_round(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
         readings,
         cores: cores(),
         end: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
-    });
+    })
 }
 
 #[test]
@@ -192,6 +192,37 @@ fn a_chain_without_a_reading_is_kept_and_its_losses_count_once() {
     let status = monitor.status("a", 1).unwrap();
     assert_eq!(status.life.lost.ring, 20);
     assert!((status.second.seconds - 2.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_round_returns_the_verdict_on_each_chain() {
+    let mut monitor = SlaMonitor::default();
+    let mut verdict = |second: u64, arrived, lost| {
+        let now = chain("a", 1, second as f64, 100 * second, arrived, lost);
+        let mut verdicts = add_round(&mut monitor, second, vec![now]);
+        assert_eq!(verdicts.len(), 1);
+        let SlaVerdict {
+            chain,
+            spi,
+            terms,
+            event,
+        } = verdicts.remove(0);
+        assert_eq!((chain.as_str(), spi), ("a", 1));
+        (terms, event)
+    };
+    assert_eq!(verdict(1, 100, 0), (vec![], None));
+    assert_eq!(verdict(2, 150, 50), (vec![SlaTerm::Loss], Some(1)));
+    // The violation goes on until some seconds in a row are kept.
+    let seconds = (3..=5_u64).map(|second| verdict(second, 100 * second - 50, 50));
+    let expected = [(vec![], Some(1)), (vec![], Some(1)), (vec![], None)];
+    assert_eq!(seconds.collect::<Vec<_>>(), expected);
+    let none = Round {
+        running: [("a".to_owned(), 1)].into(),
+        readings: Vec::new(),
+        cores: cores(),
+        end: SystemTime::UNIX_EPOCH,
+    };
+    assert_eq!(monitor.add_round(none), []);
 }
 
 /// A chain whose packets have all left, at an interface that has lost `lost` packets of any sender.
