@@ -64,8 +64,8 @@ pub struct SpanPart {
     /// The sojourn: from where packets entered the whole chain if they carry their time, else in
     /// the part.
     pub sojourn: Option<SojournStatus>,
-    /// The part's share of the contract, and the measured figures. With a sojourn from where packets
-    /// entered the whole chain, the latency includes the shares of earlier parts and links.
+    /// The part's share of the contract, and the measured figures. With a sojourn from where
+    /// packets entered the whole chain, the latency includes the shares of earlier parts and links.
     pub sla: Option<Box<SlaStatus>>,
 }
 

@@ -236,8 +236,8 @@ fn up_one(
     Ok((Arc::new(span), change))
 }
 
-/// Starts the agents anew that have ended, of the nodes of a chain. Returns how often each agent was
-/// started.
+/// Starts the agents anew that have ended, of the nodes of a chain. Returns how often each agent
+/// was started.
 fn start_agents(
     nodes: &Nodes<'_>,
     chain: &ServiceChain,
@@ -354,8 +354,8 @@ fn has_all_parts(nodes: &Nodes<'_>, span: &RunningSpan) -> bool {
     span.deployment.parts.iter().all(is_there)
 }
 
-/// Returns the running generation of a chain. Removes its parts instead if a node has lost the first
-/// part: no packet enters it. `ps` and `down` know the chain until the next generation is up.
+/// Returns the running generation of a chain. Removes its parts instead if a node has lost the
+/// first part: no packet enters it. `ps` and `down` know the chain until the next generation is up.
 fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<RunningSpan>>, ApiError> {
     let Some(old) = node.spans.get(&chain.name) else {
         return Ok(None);
