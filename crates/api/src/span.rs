@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChainState, ChainStatus, SojournStatus};
+use crate::{ChainState, ChainStatus, SlaStatus, SojournStatus};
 
 /// A running chain over nodes: the whole, and the part that each node holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,8 +61,12 @@ pub struct SpanPart {
     pub packets_out: u64,
     /// Packets that functions and shaper dropped.
     pub drops: u64,
-    /// The sojourn in the part.
+    /// The sojourn: from where packets entered the whole chain if they carry their time, else in
+    /// the part.
     pub sojourn: Option<SojournStatus>,
+    /// The part's share of the contract, and the measured figures. With a sojourn from where
+    /// packets entered the whole chain, the latency includes the shares of earlier parts and links.
+    pub sla: Option<Box<SlaStatus>>,
 }
 
 impl SpanPart {
@@ -82,6 +86,7 @@ impl SpanPart {
             packets_out: status.map_or(0, |status| status.account.packets_out),
             drops: status.map_or(0, |status| status.drops),
             sojourn: status.and_then(|status| status.sojourn.clone()),
+            sla: status.and_then(|status| status.sla.clone()),
         }
     }
 }

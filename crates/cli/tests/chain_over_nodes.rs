@@ -155,6 +155,10 @@ fn placement_chooses_the_node_between_the_hosts() {
     let plan = lab.myelin.run_ok(&["plan", file.to_str().unwrap()]);
     assert!(plan.contains("delay, 0 crossings"), "{plan}");
     assert!(plan.contains("n1: least delay found"), "{plan}");
+    let plan = lab
+        .myelin
+        .run_json(&["plan", "--json", file.to_str().unwrap()]);
+    assert_eq!(plan[0]["placement"]["functions"][1]["node"], "n1", "{plan}");
     // No placement keeps two functions of a group apart and each next to its host.
     let apart = text.replace("kind: xor", "kind: xor, antiAffinity: copies");
     let file = lab.myelin.write_file(&apart);
@@ -241,7 +245,8 @@ fn packets_pass_the_functions_of_several_nodes() {
         let all = keys[..places.len()].iter().fold(0, |all, key| all ^ key);
         let lab = Lab::up(&file(places, nodes, &keys));
         lab.expect(0x40, 0x40 ^ all);
-        let status = lab.status();
+        let list = lab.myelin.run_json(&["ps", "--json"]);
+        let status = &list[0];
         let parts = status["parts"].as_array().unwrap();
         let changes = places.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert_eq!(parts.len(), changes + 1);
@@ -249,6 +254,8 @@ fn packets_pass_the_functions_of_several_nodes() {
             assert!(part["packets_out"].as_u64() > Some(0), "{status}");
             assert!(part["sojourn"]["packets"].as_u64() > Some(0), "{status}");
         }
+        let top = lab.myelin.run_ok(&["top", "--count", "1"]);
+        assert!(top.contains("CHAIN OVER NODES"), "{top}");
         lab.myelin.run_ok(&["down", &lab.myelin.chain_name("over")]);
         assert!((1..=nodes).all(|node| lab.chains_on(node) == 0));
         // The nodes forward what no chain takes.
@@ -272,6 +279,36 @@ fn a_chain_over_two_nodes_is_whole_again_after_its_agents() {
         lab.expect(0x40, 0x43);
         assert_eq!((lab.chains_on(1), lab.chains_on(2)), (1, 1));
     }
+    lab.end();
+}
+
+/// Each node keeps its share of the contract. The sojourn at the last node is that of the whole.
+#[test]
+fn a_contract_holds_from_the_first_node_to_the_last() {
+    if skip_unless_root() {
+        return;
+    }
+    let text = file(&[1, 2], 2, &[0x01, 0x02]);
+    let text = text.replace(
+        "  ports:",
+        "  sla: { rate: 1kpps, burst: 4, latency: 200ms, loss: 1% }\n  ports:",
+    );
+    let lab = Lab::up(&text);
+    lab.expect(0x40, 0x43);
+    let latency = |status: &Value, part: usize| {
+        let contract = &status["parts"][part]["sla"]["contract"];
+        contract["latency_us"].as_f64().unwrap_or_default()
+    };
+    wait_for("a judged second of the last part", || {
+        lab.pass(0x40);
+        let status = lab.status();
+        status["parts"][1]["sla"]["judged_s"].as_u64() > Some(0)
+    });
+    let status = lab.status();
+    assert!(status["bound_ns"].as_u64() < Some(200_000_000), "{status}");
+    let [first, last] = [0, 1].map(|part| latency(&status, part));
+    assert!(first > 0.0 && first < last, "{status}");
+    assert!((199_000.0..=200_000.0).contains(&last), "{status}");
     lab.end();
 }
 

@@ -28,8 +28,8 @@ const IN_LINES: u32 = 4;
 /// Counter lines of a part: frames, frames with a stamp of this kernel.
 const PART_LINES: u32 = 2;
 
-/// The key in an interface's map of parts that says that users are behind the interface. No part has
-/// it, because paths begin above 0.
+/// The key in an interface's map of parts that says that users are behind the interface. No part
+/// has it, because paths begin above 0.
 const USER_PORT: [u8; 4] = [0; 4];
 
 /// `struct wire_in`.

@@ -84,6 +84,11 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             path: request.path,
             first: to_position(section.functions.start),
             length: to_position(chain.functions.len()),
+            before_ns: budgets.as_ref().filter(|_| number > 0).map(|budgets| {
+                let links = routes[..number].iter().map(|route| route.delay_ns);
+                let earlier = budgets[..number].iter().copied().chain(links);
+                earlier.fold(0, u64::saturating_add)
+            }),
             whole: Some(part_name(&chain.name, request.generation, 0)),
             from: from.transpose()?,
             to: to.transpose()?,

@@ -101,6 +101,12 @@ proptest! {
             let source = ChainSource { name: "part".into(), text, ..ChainSource::default() };
             let part = source.parse().unwrap().remove(0);
             prop_assert_eq!(part.functions.len(), object.functions.len());
+            if let Some(part) = &part.part {
+                // A sojourn from the chain's ingress may take the budgets of earlier parts too.
+                prop_assert_eq!(part.before_ns.is_some(), number > 0);
+                let before = part.before_ns.unwrap_or(0);
+                prop_assert!((budget..=budget + planned.links_ns).contains(&before));
+            }
             budget += part.sla.latency_ns.unwrap();
             let next = planned.parts.get(number + 1);
             prop_assert_eq!(part.to().is_some(), next.is_some());

@@ -1,7 +1,8 @@
 //! Chains over nodes: a list, and the parts of one.
 
-use myelin_api::{ChainState, SpanPart, SpanStatus};
+use myelin_api::{ChainState, SlaStatus, SpanPart, SpanStatus};
 
+use crate::sla;
 use crate::terminal::{Column, add_field, format_ns, format_us, listing, or_dash};
 
 /// Formats all chains over nodes, one a line.
@@ -64,6 +65,41 @@ pub fn details(span: &SpanStatus, width: u16) -> String {
     out.push('\n');
     add_field(&mut out, "a part", "myelin --node NODE ps PART", width);
     out
+}
+
+/// Formats the last second of each part. The sojourn is that since packets entered the whole chain,
+/// where they carry their time.
+pub fn last_second(spans: &[SpanStatus], width: u16) -> String {
+    type Row<'a> = (&'a SpanStatus, &'a SpanPart);
+    let rows = spans
+        .iter()
+        .flat_map(|span| span.parts.iter().map(move |part| (span, part)));
+    let rows: Vec<Row<'_>> = rows.collect();
+    let columns: [Column<Row<'_>>; 7] = [
+        ("CHAIN OVER NODES", |(span, _)| span.chain.clone()),
+        ("NODE", |(_, part)| part.node.clone()),
+        ("FUNCTIONS", |(_, part)| part.functions.join(", ")),
+        (">IN/s", |(_, part)| {
+            figure(part, |sla| Some(sla::format_short(sla.second.in_pps)))
+        }),
+        (">OUT/s", |(_, part)| {
+            figure(part, |sla| Some(sla::format_short(sla.second.out_pps)))
+        }),
+        (">LOST", |(_, part)| {
+            figure(part, |sla| Some(sla.second.lost.total().to_string()))
+        }),
+        (">us (OWED)", |(_, part)| {
+            let owed = figure(part, |sla| Some(format_us(sla.contract.latency_us?)));
+            let us = figure(part, |sla| Some(format_us(sla.second.sojourn?.agreed_us)));
+            format!("{us} ({owed})")
+        }),
+    ];
+    listing(&columns, &rows, width)
+}
+
+/// Formats a figure of a part's contract, or `-`.
+fn figure(part: &SpanPart, of: fn(&SlaStatus) -> Option<String>) -> String {
+    or_dash(part.sla.as_deref().and_then(of))
 }
 
 fn name_of(state: Option<ChainState>) -> &'static str {

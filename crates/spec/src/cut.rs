@@ -106,6 +106,8 @@ fn part_node(part: &PartSpec) -> Node {
         ("first", scalar(&part.first.to_string())),
         ("length", scalar(&part.length.to_string())),
     ];
+    let before = part.before_ns.map(|ns| units::DURATION.format(ns));
+    entries.extend(before.map(|before| ("before", scalar(&before))));
     entries.extend(part.whole.as_ref().map(|whole| ("whole", scalar(whole))));
     let peers = [("from", &part.from), ("to", &part.to)];
     entries.extend(

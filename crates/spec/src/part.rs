@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::chain::WorkerSpec;
 use crate::function::FunctionSpec;
 use crate::keys::field::{Field, Fields};
-use crate::keys::{ConfigKey, Readable, TEXT, ValueType, address, integer, keys, name};
+use crate::keys::{ConfigKey, DURATION, Readable, TEXT, ValueType, address, integer, keys, name};
 
 /// The least service path identifier of a chain over several nodes. The chains of one node have
 /// identifiers below.
@@ -61,6 +61,9 @@ keys! {
         /// whole with the same name share their state and their worker on a node, so a changed
         /// order keeps both. Default: the part's own name.
         "whole" = TEXT;
+        /// The share of the contract's latency that earlier parts and links have. A sojourn that
+        /// begins where packets entered the whole chain may take this time in addition.
+        "before" = DURATION;
         /// The node of the previous part. Frames from others are dropped. Absent in the first part.
         "from" = ConfigKey::new(ValueType::Map(PEER_KEYS));
         /// The node of the next part. Absent in the last part.
@@ -82,6 +85,8 @@ pub struct PartSpec {
     pub length: u8,
     /// The name of the whole chain on this node; `None`: the part's own name.
     pub whole: Option<String>,
+    /// The share of the contract's latency that earlier parts and links have, ns.
+    pub before_ns: Option<u64>,
     /// The node of the previous part; `None` in the first part.
     pub from: Option<PeerSpec>,
     /// The node of the next part; `None` in the last part.
@@ -171,6 +176,7 @@ fn read_keys(field: &Field<'_>) -> Option<PartSpec> {
         path: fields.read(KEYS, "path"),
         first: fields.read(KEYS, "first"),
         length: fields.read(KEYS, "length"),
+        before_ns: fields.read(KEYS, "before"),
         whole: fields
             .get("whole")
             .and_then(|field| name::read_label(&field)),

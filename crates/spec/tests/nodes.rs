@@ -37,6 +37,7 @@ fn a_part_means_what_the_file_means() {
         first: 1,
         length: 3,
         whole: Some("whole-p0".to_owned()),
+        before_ns: Some(100_000),
         from: Some(peer),
         to: None,
     };

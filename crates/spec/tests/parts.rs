@@ -18,7 +18,7 @@ fn chain(spec: &str) -> ServiceChain {
 fn the_first_part_has_match_and_ingress_port() {
     let chain = chain(
         "  match: { protocol: udp }\n  ports: { ingress: eth0 }\n  part: { path: 0x800001, first: 0, \
-         length: 4, whole: c, to: { interface: eth1, peer: \"02:00:00:00:00:02\" } }\n",
+         length: 4, whole: c, before: 2ms, to: { interface: eth1, peer: \"02:00:00:00:00:02\" } }\n",
     );
     let to = PeerSpec {
         interface: "eth1".into(),
@@ -29,6 +29,7 @@ fn the_first_part_has_match_and_ingress_port() {
         first: 0,
         length: 4,
         whole: Some("c".into()),
+        before_ns: Some(2_000_000),
         from: None,
         to: Some(to.clone()),
     };

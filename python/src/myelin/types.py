@@ -1875,8 +1875,14 @@ class SpanPart(Record):
     """Packets that left the part."""
     part: str
     """The name of the part on its node: `myelin --node NODE ps PART`."""
+    sla: Optional[SlaStatus] = None
+    """The part's share of the contract, and the measured figures. With a sojourn from where packets
+    entered the whole chain, the latency includes the shares of earlier parts and links.
+    """
     sojourn: Optional[SojournStatus] = None
-    """The sojourn in the part."""
+    """The sojourn: from where packets entered the whole chain if they carry their time, else in the
+    part.
+    """
     state: Optional[ChainState] = None
     """The state; absent if the node has lost the part."""
 

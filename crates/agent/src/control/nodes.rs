@@ -1,5 +1,5 @@
-//! Watches the agents of topologies' nodes: ends silent ones, starts ended ones anew, and brings the
-//! chains over nodes up again that lost a part with an agent.
+//! Watches the agents of topologies' nodes: ends silent ones, starts ended ones anew, and brings
+//! the chains over nodes up again that lost a part with an agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,16 +1,17 @@
 //! Reads the counters of a chain for the SLA monitor: kernel, workers and interfaces.
 
 use myelin_dataplane::{Idle, WorkerFacts};
-use myelin_kernel::Plane;
+use myelin_kernel::{PartArrival, Plane};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::schedstat;
 use myelin_planner::Plan;
 use myelin_policy::sla::{Binding, LossCounter, LossPlace, Reading, WorkerTimes};
-use myelin_spec::{OnFailure, Space};
+use myelin_spec::{OnFailure, Sla, Space};
 
 use crate::control::sensor::WorkerSensor;
 use crate::node::chains::{Generation, RunningChain};
 use crate::node::entrance::Entrance;
+use crate::node::wire::Wires;
 
 /// Reads a chain. `netlink` reads the losses of interfaces. Without `netlink` these losses count as
 /// zero.
@@ -27,7 +28,7 @@ pub(crate) fn read_chain(
         name: running.name.clone(),
         spi: running.spi,
         generation: generation.number,
-        sla: generation.chain.sla.clone(),
+        sla: judged_contract(generation),
         up_s: running.started.elapsed().as_secs_f64(),
         counts: view.counts(),
         counts_bytes_out: figures.bytes_out.is_some(),
@@ -46,6 +47,24 @@ pub(crate) fn read_chain(
         may_bypass: generation.plan.on_failure == OnFailure::Pass
             || generation.chain.is_over_dpdk(),
     }
+}
+
+/// The contract for sojourns as they are measured: those of a part begin where packets entered the
+/// whole chain, if they carry their time.
+fn judged_contract(generation: &Generation) -> Sla {
+    let mut sla = generation.chain.sla.clone();
+    let part = generation.chain.part.as_ref();
+    let circuit = generation.ports.circuit.as_ref();
+    let wires = circuit.and_then(|circuit| circuit.wires.as_ref());
+    let arrival = wires.and_then(Wires::arrival);
+    let is_stamped = |arrival: &PartArrival| arrival.stamped() >= arrival.frames().packets;
+    if arrival.is_some_and(is_stamped)
+        && let Some(latency_ns) = sla.latency_ns
+        && let Some(before_ns) = part.and_then(|part| part.before_ns)
+    {
+        sla.latency_ns = Some(latency_ns.saturating_add(before_ns));
+    }
+    sla
 }
 
 fn read_loss_counters(generation: &Generation, netlink: Option<&mut Netlink>) -> Vec<LossCounter> {

@@ -173,8 +173,8 @@ impl FilePlanner {
             machine,
             site,
             circuit,
-            takes_over,
             running,
+            takes_over,
         })
     }
 

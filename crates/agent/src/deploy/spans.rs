@@ -176,13 +176,7 @@ fn up_one(
     let plan = plan_whole(&chain)?;
     let declared = chain.clone();
     place(&nodes, &mut chain, &plan)?;
-    let mut starts = BTreeMap::new();
-    for section in myelin_manager::cut(&chain) {
-        if let Some(agent) = nodes.topology.node(&section.node) {
-            agent.revive(&node.parts)?;
-            starts.insert(section.node, agent.starts());
-        }
-    }
+    let starts = start_agents(&nodes, &chain)?;
     let build = |path, generation| {
         let costs: Vec<f64> = plan
             .hops
@@ -240,6 +234,22 @@ fn up_one(
         since: previous.map_or_else(Instant::now, |old| old.since),
     };
     Ok((Arc::new(span), change))
+}
+
+/// Starts the agents anew that have ended, of the nodes of a chain. Returns how often each agent
+/// was started.
+fn start_agents(
+    nodes: &Nodes<'_>,
+    chain: &ServiceChain,
+) -> Result<BTreeMap<String, u32>, ApiError> {
+    let mut starts = BTreeMap::new();
+    for section in myelin_manager::cut(chain) {
+        if let Some(agent) = nodes.topology.node(&section.node) {
+            agent.revive(&nodes.node.parts)?;
+            starts.insert(section.node, agent.starts());
+        }
+    }
+    Ok(starts)
 }
 
 /// Chooses the nodes of the functions that name none.
@@ -344,8 +354,8 @@ fn has_all_parts(nodes: &Nodes<'_>, span: &RunningSpan) -> bool {
     span.deployment.parts.iter().all(is_there)
 }
 
-/// Returns the running generation of a chain. Removes its parts instead if a node has lost the first
-/// part: no packet enters it. `ps` and `down` know the chain until the next generation is up.
+/// Returns the running generation of a chain. Removes its parts instead if a node has lost the
+/// first part: no packet enters it. `ps` and `down` know the chain until the next generation is up.
 fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<RunningSpan>>, ApiError> {
     let Some(old) = node.spans.get(&chain.name) else {
         return Ok(None);

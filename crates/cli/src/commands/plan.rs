@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use myelin_api::{ApiError, TopologyStatus};
 use myelin_planner::admission::{self, Ledger, Node, Site};
-use myelin_planner::{Costs, Machine, Plan, PortKind, placement};
+use myelin_planner::placement::{self, Placement};
+use myelin_planner::{Costs, Machine, Plan, PortKind};
 use myelin_report::graph::ChainGraph;
 use myelin_report::{plan as report, topology};
 use myelin_spec::{Objects, Ports, ServiceChain, Topology};
@@ -58,7 +59,11 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
-        output::print_json(&plans)?;
+        let planned = plans.iter().zip(&chains).map(|(plan, chain)| {
+            let placement = place(chain, plan, &topologies, &costs)?;
+            Ok(Planned { plan, placement })
+        });
+        output::print_json(&planned.collect::<Result<Vec<_>, ApiError>>()?)?;
     } else if let Some(format) = &arguments.picture.graph {
         picture::show(format, &graphs.collect::<Vec<_>>())?;
         for plan in plans.iter().filter(|plan| plan.refusal.is_some()) {
@@ -70,7 +75,9 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
         for (plan, chain) in plans.iter().zip(&chains) {
             print!("{}", report::summary(plan, output::width()));
-            print!("{}", place(chain, plan, &topologies, &costs)?);
+            if let Some(placed) = place(chain, plan, &topologies, &costs)? {
+                print!("{}", report::placement(&placed, output::width()));
+            }
             if arguments.verbose {
                 print!("{}", report::details(plan, output::width()));
             }
@@ -80,18 +87,28 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     Ok(output::exit_status(admitted, output::REFUSED_STATUS))
 }
 
-/// Places a chain over nodes, if its topology is in the file. Returns the placement as text.
+/// A plan in JSON.
+#[derive(serde::Serialize)]
+struct Planned<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    /// The nodes of a chain over nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<Placement>,
+}
+
+/// Places a chain over nodes, if its topology is in the file.
 fn place(
     chain: &ServiceChain,
     plan: &Plan,
     topologies: &[Topology],
     costs: &Costs,
-) -> Result<String, ApiError> {
+) -> Result<Option<Placement>, ApiError> {
     let ingress = chain.ports.as_ref().map(|ports| ports.ingress.as_str());
     let named = ingress.and_then(Ports::topology_host);
     let topology = named.and_then(|(name, _)| topologies.iter().find(|one| one.name == name));
     let Some(topology) = topology.filter(|_| chain.is_over_nodes()) else {
-        return Ok(String::new());
+        return Ok(None);
     };
     let cores = myelin_linux::affinity::highest_core() + 1;
     let placed = placement::place_on(topology, chain, plan, costs, cores);
@@ -101,7 +118,7 @@ fn place(
             chain.places.chain, chain.name
         ))
     })?;
-    Ok(report::placement(&placed, output::width()))
+    Ok(Some(placed))
 }
 
 /// Describes this machine, with the ports that the chain names.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Client, RunDir, SpanStatus, TopologyStatus};
+use myelin_api::{ApiError, ChainStatus, Client, RunDir, SpanStatus, TopologyStatus};
 use myelin_report::graph::ChainGraph;
 use myelin_report::{sla, span, status, topology};
 
@@ -61,7 +61,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         }
     }
     if arguments.json {
-        return output::print_json(&chains);
+        let chains = chains.iter().map(Listed::Chain);
+        let spans = spans.iter().filter(|_| arguments.chain.is_none());
+        let spans = spans.map(Listed::Span);
+        return output::print_json(&chains.chain(spans).collect::<Vec<_>>());
     }
     if !orphans.is_empty() {
         println!(
@@ -99,6 +102,14 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A running chain in JSON. Only a chain over nodes has `parts`.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Listed<'a> {
+    Chain(&'a ChainStatus),
+    Span(&'a SpanStatus),
 }
 
 /// Shows the hosts, switches and links of a topology.

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use myelin_api::{ApiError, ChainStatus, Client, CoreStatus, RunDir};
-use myelin_report::status;
+use myelin_api::{ApiError, ChainStatus, Client, CoreStatus, RunDir, SpanStatus};
+use myelin_report::{span, status};
 use serde_json::json;
 
 use crate::output;
@@ -75,6 +75,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
 /// What the agent says at one moment.
 struct Reading {
     chains: Vec<ChainStatus>,
+    spans: Vec<SpanStatus>,
     cores: Vec<CoreStatus>,
 }
 
@@ -82,8 +83,12 @@ impl Reading {
     fn request(run_dir: &RunDir, arguments: &Arguments) -> Result<Self, ApiError> {
         let client = Client::connect(run_dir)?;
         let client = client.as_ref();
+        let wanted = &arguments.chains;
+        let mut spans = client.map_or(Ok(Vec::new()), Client::spans)?;
+        spans.retain(|span| wanted.is_empty() || wanted.contains(&span.chain));
         Ok(Self {
-            chains: request_chains(client, arguments)?,
+            chains: request_chains(client, wanted, &spans)?,
+            spans,
             cores: client.map_or(Ok(Vec::new()), Client::cores)?,
         })
     }
@@ -93,6 +98,14 @@ fn format_table(reading: &Reading, before: &[CoreStatus], arguments: &Arguments)
     let (chains, verbose) = (&reading.chains, arguments.verbose);
     let width = output::width();
     let mut table = status::last_second(chains, width);
+    if !reading.spans.is_empty() {
+        let spans = span::last_second(&reading.spans, width);
+        table = if chains.is_empty() {
+            spans
+        } else {
+            format!("{table}\n\n{spans}")
+        };
+    }
     if verbose && !chains.is_empty() {
         table = format!("{table}\n\n{}", status::last_second_details(chains, width));
     }
@@ -107,21 +120,28 @@ fn format_table(reading: &Reading, before: &[CoreStatus], arguments: &Arguments)
 
 fn request_chains(
     client: Option<&Client>,
-    arguments: &Arguments,
+    wanted: &[String],
+    spans: &[SpanStatus],
 ) -> Result<Vec<ChainStatus>, ApiError> {
     let mut chains = client.map_or(Ok(Vec::new()), Client::list)?;
-    let wanted = &arguments.chains;
-    if let Some(name) = wanted
-        .iter()
-        .find(|name| chains.iter().all(|status| status.chain != **name))
-    {
+    let runs = |name: &&String| {
+        chains.iter().any(|status| status.chain == **name)
+            || spans.iter().any(|span| span.chain == **name)
+    };
+    if let Some(name) = wanted.iter().find(|name| !runs(name)) {
         return Err(output::not_running_error(name));
     }
     chains.retain(|status| wanted.is_empty() || wanted.contains(&status.chain));
     Ok(chains)
 }
 
-fn to_json(Reading { chains, cores }: &Reading) -> serde_json::Value {
+fn to_json(
+    Reading {
+        chains,
+        spans,
+        cores,
+    }: &Reading,
+) -> serde_json::Value {
     let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let chains: Vec<_> = chains
         .iter()
@@ -135,5 +155,5 @@ fn to_json(Reading { chains, cores }: &Reading) -> serde_json::Value {
             })
         })
         .collect();
-    json!({ "at_unix_s": at.map_or(0.0, |at| at.as_secs_f64()), "chains": chains, "cores": cores })
+    json!({ "at_unix_s": at.map_or(0.0, |at| at.as_secs_f64()), "chains": chains, "spans": spans, "cores": cores })
 }
