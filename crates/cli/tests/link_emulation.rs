@@ -5,6 +5,8 @@ mod common;
 use std::path::PathBuf;
 
 use common::{Myelin, is_alive, kill, skip_unless_root, skip_without, wait_for};
+use myelin_linux::priorities;
+use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
 fn skip() -> bool {
@@ -141,6 +143,20 @@ fn a_loss_of_all_or_no_packets_is_exact() {
     myelin.assert_clean();
 }
 
+fn class_of(pid: &Value) -> Policy {
+    sched::get(pid.as_u64().unwrap() as u32).unwrap()
+}
+
+/// The class of a delay line: real-time, where the kernel gives it to programs of this group.
+fn best_class() -> Policy {
+    let real_time = Policy::Fifo(priorities::DELAY_LINE);
+    let test = move || sched::set(0, real_time).is_ok();
+    match std::thread::spawn(test).join() {
+        Ok(true) => real_time,
+        _ => Policy::Other,
+    }
+}
+
 #[test]
 fn a_dead_delay_line_comes_back() {
     if skip() {
@@ -151,6 +167,8 @@ fn a_dead_delay_line_comes_back() {
     let h2 = address_of(&myelin, 1);
     assert_eq!(ping(&myelin, "h1", &h2, "1").0, 1);
     let pid = status(&myelin)["delay_line"]["pid"].clone();
+    let class = class_of(&pid);
+    assert_eq!(class, best_class());
     kill(&pid);
     wait_for("the restart", || {
         let line = status(&myelin)["delay_line"].clone();
@@ -160,6 +178,7 @@ fn a_dead_delay_line_comes_back() {
     assert_eq!(received, 3);
     assert!(shortest >= 20.0, "{shortest}");
     let pid = status(&myelin)["delay_line"]["pid"].clone();
+    wait_for("the class of the new worker", || class_of(&pid) == class);
     // The worker and the programs outlive the agent, and `down --all` removes them.
     myelin.kill_agent();
     assert!(is_alive(&pid));
