@@ -21,6 +21,7 @@ pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+pub(crate) mod netem;
 pub(crate) mod node_agents;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;

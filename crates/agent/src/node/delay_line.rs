@@ -30,7 +30,8 @@ use crate::pool::lock;
 mod profile;
 mod slot;
 
-use profile::{packets_of, profile_of, too_large};
+pub(crate) use profile::packets_of;
+use profile::{profile_of, too_large};
 pub(crate) use slot::LineSlot;
 
 /// MTU of the links of a topology.
