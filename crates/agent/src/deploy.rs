@@ -15,6 +15,7 @@
 
 mod admit;
 mod growth;
+mod impaired_ports;
 mod layout;
 mod lost_ports;
 mod place;
@@ -147,6 +148,7 @@ fn take_steps(
         mut planned,
         unchanged,
     } = plan::plan(node_view, chains, &costs)?;
+    impaired_ports::check_chains(node, &planned)?;
     let admission = admit::admit(&node.ledger, &costs, &mut planned, force, is_cancelled)?;
     let latencies = cpu_latency::request_limits(planned.iter().map(|planned| &planned.chain))?;
     let placed = run_step(planned, |planned| place::place(&node.parts, planned))?;

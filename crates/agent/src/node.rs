@@ -24,6 +24,7 @@ mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 mod log;
+pub(crate) mod netem;
 pub(crate) mod node_agents;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;

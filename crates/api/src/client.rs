@@ -57,7 +57,10 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn connect_within(run_dir: &RunDir, read_limit: Duration) -> Result<Option<Self>, ApiError> {
+    pub fn connect_within(
+        run_dir: &RunDir,
+        read_limit: Duration,
+    ) -> Result<Option<Self>, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

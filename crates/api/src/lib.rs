@@ -89,7 +89,7 @@ pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,
 };
-pub use myelin_spec::{Mapping, PortDriver, SharingMechanism, units};
+pub use myelin_spec::{LinkEmulation, Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
 pub use span::{SpanPart, SpanStatus};

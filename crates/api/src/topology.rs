@@ -1,6 +1,6 @@
 //! Topologies over the agent's socket: their status, and changes of their links.
 
-use myelin_spec::{LinkSpec, Topology};
+use myelin_spec::{LinkEmulation, LinkSpec, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::{DelayLineStatus, DirectionStatus, ImpairmentChange, LinkImpairments};
@@ -85,8 +85,11 @@ pub struct TopologyLink {
     pub is_up: bool,
     /// Delay, rate and loss.
     pub impairments: LinkImpairments,
-    /// Counters of the direction from the first end to the second, and back, while the link has
-    /// delay, rate or loss.
+    /// What delays and loses the packets.
+    #[serde(default)]
+    pub by: LinkEmulation,
+    /// Counters of the direction from the first end to the second, and back, while the delay line
+    /// serves the link.
     pub directions: Option<[DirectionStatus; 2]>,
 }
 
@@ -179,6 +182,7 @@ fn describe_link(link: &LinkSpec) -> TopologyLink {
         ends: link.ends.each_ref().map(end),
         is_up: true,
         impairments: (&link.impairments).into(),
+        by: link.by,
         directions: None,
     }
 }

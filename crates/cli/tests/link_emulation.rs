@@ -5,6 +5,9 @@ mod common;
 use std::path::PathBuf;
 
 use common::{Myelin, is_alive, kill, skip_unless_root, skip_without, wait_for};
+use myelin_linux::feature::{Feature, ProbeResult, probe};
+use myelin_linux::priorities;
+use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
 fn skip() -> bool {
@@ -141,6 +144,20 @@ fn a_loss_of_all_or_no_packets_is_exact() {
     myelin.assert_clean();
 }
 
+fn class_of(pid: &Value) -> Policy {
+    sched::get(pid.as_u64().unwrap() as u32).unwrap()
+}
+
+/// The class of a delay line: real-time, where the kernel gives it to programs of this group.
+fn best_class() -> Policy {
+    let real_time = Policy::Fifo(priorities::DELAY_LINE);
+    let test = move || sched::set(0, real_time).is_ok();
+    match std::thread::spawn(test).join() {
+        Ok(true) => real_time,
+        _ => Policy::Other,
+    }
+}
+
 #[test]
 fn a_dead_delay_line_comes_back() {
     if skip() {
@@ -151,6 +168,8 @@ fn a_dead_delay_line_comes_back() {
     let h2 = address_of(&myelin, 1);
     assert_eq!(ping(&myelin, "h1", &h2, "1").0, 1);
     let pid = status(&myelin)["delay_line"]["pid"].clone();
+    let class = class_of(&pid);
+    assert_eq!(class, best_class());
     kill(&pid);
     wait_for("the restart", || {
         let line = status(&myelin)["delay_line"].clone();
@@ -160,9 +179,99 @@ fn a_dead_delay_line_comes_back() {
     assert_eq!(received, 3);
     assert!(shortest >= 20.0, "{shortest}");
     let pid = status(&myelin)["delay_line"]["pid"].clone();
+    wait_for("the class of the new worker", || class_of(&pid) == class);
     // The worker and the programs outlive the agent, and `down --all` removes them.
     myelin.kill_agent();
     assert!(is_alive(&pid));
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// Where the kernel has netem, a link with `by: netem` delays packets and changes live, also
+/// between two hosts. Elsewhere its topology is refused with the remedy, and nothing is left.
+#[test]
+fn netem_delays_packets_or_is_refused() {
+    if skip() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text = LAB.replace("delay: 10ms }", "delay: 10ms, by: netem }");
+    let text = text + "    - { ends: [ h2, h3 ], by: netem }\n";
+    if probe(Feature::Netem) != ProbeResult::Yes {
+        println!("this kernel has no netem: the topology must be refused");
+        let file = myelin.write_file(&text);
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
+        for words in ["link `h1-s1`", "modprobe sch_netem", "remove the key"] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
+    } else {
+        up(&myelin, &text);
+        let h2 = address_of(&myelin, 1);
+        let (received, shortest) = ping(&myelin, "h1", &h2, "5");
+        assert_eq!(received, 5);
+        assert!(shortest >= 20.0, "{shortest}");
+        for link in ["h1-s1", "h2-h3"] {
+            let link = format!("{}/{link}", myelin.chain_name("lab"));
+            let text = myelin.run_ok(&["link", &link, "--delay", "40ms"]);
+            assert!(text.contains("delay 40ms, by netem"), "{text}");
+        }
+        assert!(ping(&myelin, "h1", &h2, "3").1 >= 80.0);
+        assert!(status(&myelin)["links"][0]["directions"].is_null());
+    }
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// A chain at ports of the lab: its functions, and its hook.
+fn chain(functions: &str, hook: &str) -> String {
+    format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: @chain }}\nspec:\n  \
+         match: {{ protocol: udp }}\n  functions: [ {functions} ]\n{hook}  \
+         ports: {{ ingress: @lab/h1, egress: @lab/h2 }}\n"
+    )
+}
+
+#[test]
+fn chains_whose_packets_would_pass_beside_a_delay_are_refused() {
+    if skip() {
+        return;
+    }
+    const KERNEL: &str = "{ name: f, kind: monitor, space: kernel }";
+    const USER: &str = "{ name: f, kind: monitor, space: user }";
+    let myelin = Myelin::new();
+    up(&myelin, LAB);
+    let link = format!("{}/s1-h2", myelin.chain_name("lab"));
+    let refuse = |text: &str, words: &[&str]| {
+        let file = myelin.write_file(text);
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
+        for words in words {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    };
+    let beside = [
+        (
+            chain(KERNEL, "  hook: xdp\n"),
+            ["XDP transmits", "hook: tcx"],
+        ),
+        (chain(USER, ""), ["AF_XDP", "space: kernel"]),
+    ];
+    // The link of h1 has a delay: packets meet it before the chain. That of h2 gets one.
+    for (text, words) in &beside {
+        up(&myelin, text);
+        let error = myelin.run_failing(1, &["link", &link, "--delay", "1ms"]);
+        for words in words {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        myelin.run_ok(&["down", &myelin.chain_name("chain")]);
+    }
+    myelin.run_ok(&["link", &link, "--delay", "1ms"]);
+    for (text, words) in &beside {
+        refuse(text, words);
+        refuse(text, &["s1-h2"]);
+    }
+    up(&myelin, &chain(KERNEL, ""));
+    myelin.run_ok(&["link", &link, "--delay", "2ms"]);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::{self, LinkId, VethEnd};
 use crate::netlink::{Netlink, Request};
 use crate::netns::Netns;
-use crate::{fq, htb, qdisc};
+use crate::{fq, htb, netem, qdisc};
 
 /// A feature that a kernel build may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,7 +84,7 @@ impl Feature {
     fn requests(self, link: &LinkId) -> Result<(Vec<Request>, Request)> {
         let single = |request| Ok((Vec::new(), request));
         match self {
-            Self::Netem => single(qdisc::add_netem(link)),
+            Self::Netem => single(netem::set(link, &netem::Netem::default())),
             Self::Tbf => single(qdisc::add_root_qdisc(link, "tbf", htb::token_bucket(LIMIT))),
             Self::Htb => single(htb::create(link)),
             Self::Fq => single(fq::create(link)),

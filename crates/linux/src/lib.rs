@@ -58,6 +58,7 @@ pub mod machine;
 pub mod mount_namespace;
 pub mod napi;
 pub mod neighbour;
+pub mod netem;
 pub mod netlink;
 pub mod netns;
 pub mod packet_socket;

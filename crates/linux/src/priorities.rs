@@ -10,6 +10,9 @@ pub const WAITING_FUNCTION: u8 = 1;
 pub const RUNNING_FUNCTION: u8 = 2;
 /// The process that gives functions of its own core their turns.
 pub const PREEMPTOR: u8 = 10;
+/// A thread that must act at exact times: the worker of a delay line. It sleeps in between, and
+/// also under any load.
+pub const DELAY_LINE: u8 = 15;
 /// Kernel threads that do the receive work of a link ([`crate::napi`]).
 pub const RECEIVE_WORK: u8 = 20;
 /// A thread of the agent during the microseconds in which packets wait for it.

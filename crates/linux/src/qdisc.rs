@@ -25,13 +25,6 @@ pub(crate) fn add_clsact(link: &LinkId) -> Request {
     add_qdisc(link, "clsact", handle, TcHandle::CLSACT, None)
 }
 
-/// Adds a qdisc that emulates delay and loss, with a delay of 1 ms.
-pub(crate) fn add_netem(link: &LinkId) -> Request {
-    // struct tc_netem_qopt: latency, limit (packets), loss, gap, duplicate, jitter.
-    let options = to_native_bytes(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]);
-    add_root_qdisc(link, "netem", options)
-}
-
 /// Adds a filter that runs a BPF program at the ingress hook of a clsact. The filter runs a classic
 /// BPF program that matches no packet, because an eBPF program would need a load first.
 pub(crate) fn add_bpf_filter(link: &LinkId) -> Request {

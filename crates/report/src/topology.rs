@@ -100,7 +100,7 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
         }),
         ("state", |link| format_state(link).to_owned()),
         ("delay, rate, loss", |link| {
-            let text = describe_impairments(&link.impairments);
+            let text = describe_impairments(link);
             or_dash((!text.is_empty()).then(|| text.trim_start_matches(", ").to_owned()))
         }),
     ];
@@ -257,7 +257,7 @@ fn describe(row: &Row<'_>, addresses: &HashMap<&str, String>) -> String {
         if !link.is_up {
             text.push_str("  down");
         }
-        let impairments = describe_impairments(&link.impairments);
+        let impairments = describe_impairments(link);
         if !impairments.is_empty() {
             let _ = write!(text, "  {}", impairments.trim_start_matches(", "));
         }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::FileLocation;
 use crate::isolation::Limits;
+use crate::keys::words::word_enum;
 
 /// Largest number of hosts of a topology, and of switches.
 pub const MAX_NODES: usize = 16_384;
@@ -64,6 +65,20 @@ pub struct LinkSpec {
     pub ends: [String; 2],
     /// Delay, rate and loss of both directions.
     pub impairments: Impairments,
+    /// What delays and loses the packets.
+    pub by: LinkEmulation,
+}
+
+word_enum! {
+    /// What delays and loses the packets of a link.
+    #[derive(Default)]
+    pub enum LinkEmulation {
+        /// The delay line, a worker of Myelin.
+        #[default]
+        DelayLine = "delay-line",
+        /// The queueing discipline netem of the kernel, which not every kernel has.
+        Netem = "netem",
+    }
 }
 
 /// Delay, rate and loss of a link, equal in both directions.
@@ -368,6 +383,7 @@ mod tests {
             name: format!("{a}-{b}"),
             ends: [a.to_owned(), b.to_owned()],
             impairments: Impairments::default(),
+            by: LinkEmulation::default(),
         };
         let host = |name: &str| HostSpec {
             name: name.to_owned(),

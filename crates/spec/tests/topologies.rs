@@ -1,6 +1,8 @@
 //! Tests the values that the parser reads from valid topologies.
 
-use myelin_spec::{Loss, NoFiles, PlacementAlgorithm, Source, Topology, parse_objects};
+use myelin_spec::{
+    LinkEmulation, Loss, NoFiles, PlacementAlgorithm, Source, Topology, parse_objects,
+};
 
 const LAB: &str = "
 apiVersion: myelin.dev/v1alpha1
@@ -17,7 +19,7 @@ spec:
     - { ends: [ h1, s1 ] }
     - { ends: [ s1, s2 ], name: trunk, delay: 10ms, jitter: 1ms, bandwidth: 100Mbit, queue: 50, loss: { rate: 1%, burst: 4 } }
     - { ends: [ h2, s2 ], loss: 0.5% }
-    - { ends: [ h1, h2 ] }
+    - { ends: [ h1, h2 ], by: netem }
 ---
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -87,6 +89,8 @@ fn every_key_is_read() {
         })
     );
     assert!(lab.links[0].impairments.is_none() && !trunk.is_none());
+    let by = [0, 3].map(|link: usize| lab.links[link].by);
+    assert_eq!(by, [LinkEmulation::DelayLine, LinkEmulation::Netem]);
     assert_eq!(lab.port_link("h1").unwrap().name, "h1-s1");
 }
 

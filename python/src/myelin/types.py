@@ -2128,9 +2128,11 @@ class TopologyHost(Record):
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class TopologyLink(Record):
     """A link of a topology."""
+    by: LinkEmulation = 'delay-line'
+    """What delays and loses the packets."""
     directions: Optional[tuple[DirectionStatus, DirectionStatus]] = None
-    """Counters of the direction from the first end to the second, and back, while the link has
-    delay, rate or loss.
+    """Counters of the direction from the first end to the second, and back, while the delay line
+    serves the link.
     """
     ends: tuple[TopologyEnd, TopologyEnd]
     """Both ends."""
@@ -2241,6 +2243,7 @@ FlowState = Literal["new", "established", "closing", "closed"]
 Hook = Literal["auto", "xdp", "tcx"]
 Isolation = Literal["process", "container"]
 LinkChange = Union[Literal["up"], Literal["down"], LinkChangeMove, LinkChangeImpair]
+LinkEmulation = Literal["delay-line", "netem"]
 Mapping = Literal["auto", "compact", "pipeline", "distributed"]
 Matching = Literal["by_id", "by_order"]
 Mode = Literal["inline", "spin", "blocking"]

@@ -6,8 +6,8 @@ use myelin_emulator::Growth;
 use myelin_spec::Topology;
 
 use crate::api::ApiError;
-use crate::node::Parts;
 use crate::node::topologies::RunningTopology;
+use crate::node::{Parts, netem};
 use crate::pool::lock;
 
 /// An addition to a running topology. Dropping the value removes it again, unless it is kept.
@@ -62,6 +62,7 @@ impl Growing {
         let network = lock(&self.topology.network);
         let first = self.growth.as_ref().map_or(0, Growth::links_before);
         self.topology.line.impair_from(first, parts, &network)?;
+        netem::impair_from(first, &network).map_err(ApiError::failed)?;
         let grown = network.topology();
         let before = &self.declared_before;
         let mut declared = before.clone();

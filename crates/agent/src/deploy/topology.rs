@@ -8,13 +8,14 @@ use std::time::Instant;
 use myelin_emulator::{Network, Run};
 use myelin_spec::{Ports, ServiceChain, Topology};
 
+use super::impaired_ports;
 use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::deploy::growth::Growing;
-use crate::node::Node;
 use crate::node::delay_line::LineSlot;
 use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
+use crate::node::{Node, netem};
 use crate::pool::{lock, wait_until_unique};
 
 /// New topologies of a request, and additions to running ones. Dropping the value removes them,
@@ -112,6 +113,9 @@ pub(crate) fn make<'a>(
     };
     for topology in topologies {
         let (name, place) = (&topology.name, &topology.place);
+        let failed =
+            |cause: String| ApiError::failed(format!("{place}: topology `{name}`: {cause}"));
+        netem::check(topology).map_err(failed)?;
         if let Some(running) = node.topologies.get(name) {
             if let Some(growing) = Growing::start(&node.parts, &running, topology)? {
                 made.growing.push(growing);
@@ -128,6 +132,7 @@ pub(crate) fn make<'a>(
         let line = LineSlot::default();
         line.impair_from(0, &node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
+        netem::impair_from(0, &network).map_err(failed)?;
         let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -233,6 +238,7 @@ pub(crate) fn change_link(node: &Node, request: &LinkRequest) -> Result<Topology
         LinkChange::Down => network.set_link_up(link, false).map_err(ApiError::failed),
         LinkChange::Move(to) => network.move_link(link, to).map_err(ApiError::failed),
         LinkChange::Impair(change) => {
+            impaired_ports::check_link(node, &network, position)?;
             let slot = &topology.line;
             slot.change(&node.parts, &mut network, (position, change))
         }

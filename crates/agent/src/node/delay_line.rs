@@ -16,10 +16,13 @@ use myelin_linux::ethtool;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::link::{self, Link, VethEnd};
 use myelin_linux::netlink::Netlink;
+use myelin_linux::priorities;
+use myelin_linux::sched::Policy;
 use myelin_packet::link_model::LinkProfile;
 use myelin_spec::Impairments;
 
 use crate::api::{ApiError, short_hash};
+use crate::control::actuator;
 use crate::node::Parts;
 use crate::node::workers::socket_redirect;
 use crate::pool::lock;
@@ -27,7 +30,8 @@ use crate::pool::lock;
 mod profile;
 mod slot;
 
-use profile::{packets_of, profile_of, too_large};
+pub(crate) use profile::packets_of;
+use profile::{profile_of, too_large};
 pub(crate) use slot::LineSlot;
 
 /// MTU of the links of a topology.
@@ -140,6 +144,7 @@ impl TopologyLine {
         let programs = programs.map_err(ApiError::failed)?;
         let open = |umem: &Umem| open_socket(umem, &far, &programs);
         let worker = DelayLine::spawn(config, open).map_err(ApiError::failed)?;
+        make_exact(topology, worker.facts().pid());
         let line = Self {
             table: worker.table(),
             facts: worker.facts(),
@@ -254,11 +259,15 @@ impl TopologyLine {
             return LineCheck::Alive;
         }
         let mut gives_up = state.deaths.record_death(Instant::now());
-        if !gives_up && let Err(error) = worker.restart() {
-            tracing::error!(topology = self.topology, %error, "cannot restart a delay line");
-            gives_up = state.deaths.record_failed_start();
-            if !gives_up {
-                return LineCheck::Alive;
+        if !gives_up {
+            if let Err(error) = worker.restart() {
+                tracing::error!(topology = self.topology, %error, "cannot restart a delay line");
+                gives_up = state.deaths.record_failed_start();
+                if !gives_up {
+                    return LineCheck::Alive;
+                }
+            } else {
+                make_exact(&self.topology, self.facts.pid());
             }
         }
         if gives_up {
@@ -355,6 +364,15 @@ impl Drop for TopologyLine {
             // The process may be dead already.
             let _ = worker.shutdown();
         }
+    }
+}
+
+/// Gives a worker the real-time priority of a delay line. Without permission, as in a group of
+/// cgroup v1, packets leave later where other programs take all cores.
+fn make_exact(topology: &str, pid: u32) {
+    let policy = Policy::Fifo(priorities::DELAY_LINE);
+    if let Err(error) = actuator::set_policy(pid, policy) {
+        tracing::warn!(topology, %error, "a delay line has no real-time priority");
     }
 }
 

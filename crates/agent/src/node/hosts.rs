@@ -73,7 +73,11 @@ fn of_chains(node: &Node, object: Option<&str>, host: &str) -> Vec<FoundHost> {
             continue;
         }
         let generation = running.generation();
-        let hosts = generation.ports.hosts.iter().filter(|info| info.role == host);
+        let hosts = generation
+            .ports
+            .hosts
+            .iter()
+            .filter(|info| info.role == host);
         found.extend(hosts.map(|info| FoundHost {
             object: running.name.clone(),
             name: info.role.clone(),

@@ -79,8 +79,10 @@ fn measure_delay(session: Session<'_>, findings: &mut Findings) -> Result<(), Er
     } else {
         0
     };
+    let mut class = String::new();
     let deploy = |turns: &mut Turns<'_>| {
         let lab = Lab::start(session.program, DELAY_NS + surplus_ns)?;
+        class = lab.class()?;
         let pair = lab.delayed()?;
         subjects.measure(turns, |[subject]| {
             let late_ns = match subject {
@@ -101,6 +103,7 @@ fn measure_delay(session: Session<'_>, findings: &mut Findings) -> Result<(), Er
     };
     let sampling = Sampling::of("delay").rounds(3).share(0.4);
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    findings.set("class_of_delay_line", &class);
     let rows = subjects.rows(&samples, |[subject]| {
         Row::of("error of 10 ms").with("subject", DELAYED[subject])
     });

@@ -28,7 +28,7 @@ const AFTER: u32 = 20;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sfc-gap",
     about: "Fig. 2.4(b): packets that pass no function after a chain of 1 to 10 functions over four nodes is active, and the gap from active to the first packet that passed all",
-    differs: "The dissertation has four servers with clocks that NTP aligns; here four nodes are on one machine and have one clock.",
+    differs: "the dissertation has four servers with clocks that NTP aligns; here four nodes are on one machine and have one clock",
     run,
     plots: include_str!("../../plots/sfc-gap.yaml"),
 };

@@ -28,7 +28,7 @@ const FAR: u64 = 20;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sfc-owd",
     about: "Figs. 2.5(a) and 2.5(b): one-way delay of chains of 1 to 10 functions over four nodes, with the placements lb, lc and lblc, beside kernel forwarding and functions in Python",
-    differs: "The dissertation has virtual machines on four servers, without functions of Myelin; here four nodes are on one machine, 100 us from each other.",
+    differs: "the dissertation has virtual machines on four servers, without functions of Myelin; here four nodes are on one machine, 100 us from each other",
     run,
     plots: include_str!("../../plots/sfc-owd.yaml"),
 };

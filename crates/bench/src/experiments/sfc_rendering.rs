@@ -28,7 +28,7 @@ const SLOW_MS: f64 = 1000.0;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sfc-rendering",
     about: "Fig. 2.4(a): time to bring up a chain of 1 to 10 functions over four nodes, with the placements lb, lc and lblc, beside functions in Python, and of ten functions on ten nodes",
-    differs: "The dissertation boots virtual machines on four servers; here an agent for each node runs already, on one machine, and a function is an eBPF program.",
+    differs: "the dissertation boots virtual machines on four servers; here an agent for each node runs already, on one machine, and a function is an eBPF program",
     run,
     plots: include_str!("../../plots/sfc-rendering.yaml"),
 };

@@ -247,7 +247,7 @@ fn check_control_groups() -> Result<String, String> {
 fn describe_feature(feature: Feature) -> (&'static str, &'static str) {
     match feature {
         Feature::Netem => (
-            "tc cannot emulate link delay and loss; the function kind `lossy-link` emulates loss",
+            "links of topologies cannot have `by: netem`; the delay line emulates delay, rate and loss",
             "sch_netem",
         ),
         Feature::Htb => (

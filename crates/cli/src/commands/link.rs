@@ -76,7 +76,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         changed.name,
         one.node,
         other.node,
-        topology::describe_impairments(&changed.impairments)
+        topology::describe_impairments(&changed)
     );
     Ok(ExitCode::SUCCESS)
 }

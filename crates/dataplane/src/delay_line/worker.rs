@@ -27,8 +27,12 @@ use crate::xdp_port::XdpPort;
 /// Time between the end of a sleep and the departure, ns. On a virtual machine 99 % of the wake-ups
 /// are less than 100 us late.
 const LEAD_NS: u64 = 150_000;
-/// Interval at which a busy worker looks for requests, ns.
-const CONTROL_INTERVAL_NS: u64 = 10_000_000;
+/// Longest time without a sleep, ns, and the sleep after it. The agent gives the worker a real-time
+/// priority, so a busy worker leaves this share of its core to all others. The share is above that
+/// which the kernel takes from real-time threads, in one piece of 50 ms
+/// (`/proc/sys/kernel/sched_rt_runtime_us`).
+const LONGEST_TURN_NS: u64 = 1_500_000;
+const REST: Duration = Duration::from_micros(100);
 /// Longest sleep while the port lacks frames or has unsent packets.
 const RECOVERY: Duration = Duration::from_millis(4);
 
@@ -233,17 +237,17 @@ fn watch(fd: RawFd) -> libc::pollfd {
 /// Moves packets until a request or a signal ends the worker.
 fn run_loop(mut line: Line<'_, XdpPort>, mut idle: IdlePolicy, requests: &mut Requests) {
     let mut socket = line.port().readable_fd().unwrap_or(-1);
-    let mut looked_ns = 0;
+    let mut slept_ns = monotonic_ns();
     line.flush_and_refill();
     loop {
         let now_ns = monotonic_ns();
         if line.step(now_ns) > 0 {
             idle.record_work();
-            if now_ns - looked_ns > CONTROL_INTERVAL_NS {
-                looked_ns = now_ns;
-                if requests.wait(Some(Duration::ZERO), |_, _| refuse()) == Some(End::Stop) {
+            if now_ns - slept_ns > LONGEST_TURN_NS {
+                if requests.wait(Some(REST), |_, _| refuse()) == Some(End::Stop) {
                     return;
                 }
+                slept_ns = monotonic_ns();
             }
             continue;
         }
@@ -259,7 +263,9 @@ fn run_loop(mut line: Line<'_, XdpPort>, mut idle: IdlePolicy, requests: &mut Re
         line.table().add(Counter::Sleeps, 1);
         let [control, signals] = requests.fds();
         let mut fds = [socket, control, signals].map(watch);
-        if sys::poll(&mut fds, timeout).is_err() {
+        let polled = sys::poll(&mut fds, timeout);
+        slept_ns = monotonic_ns();
+        if polled.is_err() {
             continue;
         }
         let [arrival, ready @ ..] = fds.map(|fd| fd.revents);

@@ -15,7 +15,7 @@ use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_linux::{Error, ErrorKind, Result};
-use myelin_spec::{LinkSpec, Topology};
+use myelin_spec::{LinkEmulation, LinkSpec, Topology};
 
 use super::bridges::SwitchPorts;
 use super::names::{NetworkNames, Side};
@@ -320,7 +320,8 @@ impl Builder<'_> {
     fn has_wires(&self, number: usize) -> bool {
         let link = &self.topology.links[number];
         let is_host = |end: &String| self.hosts.contains_key(end.as_str());
-        !link.impairments.is_none() && link.ends.iter().all(is_host)
+        let is_delayed = !link.impairments.is_none() && link.by == LinkEmulation::DelayLine;
+        is_delayed && link.ends.iter().all(is_host)
     }
 
     /// Finds the ends in the caller's namespace of a link between hosts.

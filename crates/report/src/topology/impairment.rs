@@ -3,15 +3,25 @@
 use std::fmt::Write as _;
 
 use myelin_api::units::{BIT_RATE, DURATION};
-use myelin_api::{DirectionStatus, LinkImpairments, TopologyStatus};
+use myelin_api::{DirectionStatus, LinkEmulation, LinkImpairments, TopologyLink, TopologyStatus};
 
 use crate::terminal::{Column, add_field, listing};
 
 /// Millionths of a percent.
 const PPM_PER_PERCENT: f64 = 10_000.0;
 
-/// Describes delay, rate and loss: `, delay 10ms +- 1ms, 100Mbit, loss 1 %`; empty without them.
-pub fn describe_impairments(link: &LinkImpairments) -> String {
+/// Describes delay, rate and loss: `, delay 10ms +- 1ms, 100Mbit, loss 1 %, by netem`; empty
+/// without them.
+pub fn describe_impairments(link: &TopologyLink) -> String {
+    let mut text = describe_values(&link.impairments);
+    if !text.is_empty() && link.by != LinkEmulation::default() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", by {}", link.by);
+    }
+    text
+}
+
+fn describe_values(link: &LinkImpairments) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     if link.delay_ns > 0 {
@@ -122,10 +132,7 @@ mod tests {
             ..ChainSource::default()
         };
         let mut status = TopologyStatus::of(&source.parse_objects().unwrap().topologies[0]);
-        let described = status
-            .links
-            .iter()
-            .map(|link| describe_impairments(&link.impairments));
+        let described = status.links.iter().map(|link| describe_impairments(link));
         let words = ", delay 10ms +- 1ms, 10Mbit, queue 50, loss 0.5 % in bursts of 3";
         assert_eq!(described.collect::<Vec<_>>(), ["", words]);
         assert_eq!(details(&status, 100), "", "the topology does not run");

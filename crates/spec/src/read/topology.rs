@@ -11,8 +11,8 @@ use crate::keys::field::{Field, Fields};
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, integer, keys, name, read_percent};
 use crate::printable::Printable;
 use crate::topology::{
-    HostAddress, HostSpec, Impairments, LinkSpec, Loss, MAX_LINKS, MAX_NODES, Topology,
-    default_name,
+    HostAddress, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, MAX_LINKS, MAX_NODES,
+    Topology, default_name,
 };
 use crate::units;
 
@@ -65,6 +65,8 @@ keys! {
         "queue" = integer(1, 1_000_000, "a number of packets");
         /// The share of packets that the link loses, or the share and the length of bursts.
         "loss" = ConfigKey::new(ValueType::TextOrMap(LOSS_KEYS));
+        /// What delays and loses the packets: the delay line of Myelin, or netem of the kernel.
+        "by" = LinkEmulation::KEY.with_default("delay-line");
     }
 }
 
@@ -318,6 +320,7 @@ fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
             name,
             ends,
             impairments,
+            by: fields.read(LINK_KEYS, "by"),
         });
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn profile_of(impairments: &Impairments) -> LinkProfile {
 
 /// Returns the number of packets that wait in both directions of a link at most: its rate times
 /// its delay and queue.
-pub(super) fn packets_of(impairments: &Impairments) -> u64 {
+pub(crate) fn packets_of(impairments: &Impairments) -> u64 {
     let profile = profile_of(impairments);
     let each = profile.rate_bps.map_or(UNLIMITED_PACKETS, |rate| {
         let longest_ns = [profile.delay_ns, profile.jitter_ns, profile.queue_ns];

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use myelin_emulator::{DelayPoint, Network};
-use myelin_spec::Impairments;
+use myelin_spec::{Impairments, LinkEmulation};
 
 use super::{LineReading, TopologyLine};
 use crate::api::{ApiError, DelayLineStatus, DirectionStatus, ImpairmentChange};
-use crate::node::Parts;
+use crate::node::{Parts, netem};
 use crate::pool::lock;
 
 /// The delay line of a topology, if a link is impaired.
@@ -34,6 +34,7 @@ impl LineSlot {
         let impaired: Vec<_> = links
             .skip(first)
             .filter(|(_, link)| !link.impairments.is_none())
+            .filter(|(_, link)| link.by == LinkEmulation::DelayLine)
             .collect();
         if impaired.is_empty() {
             return Ok(());
@@ -85,6 +86,11 @@ impl LineSlot {
         let name = link.name.clone();
         let failed = |cause: String| ApiError::failed(format!("link `{name}`: {cause}"));
         let after = change.apply(&link.impairments).map_err(failed)?;
+        if link.by == LinkEmulation::Netem {
+            netem::impair(network, position, &after).map_err(failed)?;
+            network.describe_impairments(position, after);
+            return Ok(());
+        }
         let point = network.delay_point(&name).map_err(ApiError::failed)?;
         self.set(parts, network, (position, &point), &after)
             .map_err(|error| failed(error.to_string()))?;

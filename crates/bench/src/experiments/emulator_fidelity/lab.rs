@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use myelin_api::{ApiError, DirectionStatus, TopologyStatus};
 use myelin_linux::netns::Netns;
+use myelin_linux::priorities;
 use myelin_linux::sched::{self, Policy};
 use myelin_measure::clock::now_ns;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -23,8 +24,13 @@ use crate::generator::run_on_core;
 const PAIRS: [&str; 5] = ["delayed", "limited", "lossy", "flooded", "chained"];
 /// Core of the sender, which also receives.
 const CORE: usize = 0;
-/// Priority of the timer thread.
-const PRIORITY: u8 = 50;
+/// Class of the timer thread, and of the thread that sends over the delayed link: that of the delay
+/// line.
+const CLASS: Policy = Policy::Fifo(priorities::DELAY_LINE);
+/// Time before a packet that a thread sleeps at most, ns. It then polls.
+const LEAD_NS: u64 = 200_000;
+/// Time after which a packet counts as lost, ns.
+const LOST_NS: u64 = 500_000_000;
 /// Datagrams of one system call, which the kernel segments, and their payload, bytes.
 const SEGMENTS: usize = 32;
 const SMALL: usize = 64;
@@ -123,6 +129,13 @@ impl Lab {
         }
     }
 
+    /// The scheduling class of the delay line.
+    pub(super) fn class(&self) -> Result<String, Error> {
+        let line = self.status()?.delay_line;
+        let line = line.ok_or_else(|| ApiError::failed("the topology has no delay line"))?;
+        Ok(sched::get(line.pid)?.to_string())
+    }
+
     /// Returns the number of packets that left the chain, when no packet leaves any more.
     pub(super) fn packets_of_chain(&self) -> Result<u64, Error> {
         let mut before = u64::MAX;
@@ -208,6 +221,16 @@ impl Pair {
             let mut due_ns = now_ns();
             let mut number = [0; 8];
             while late_ns.len() < packets {
+                let next_ns = [
+                    (sent_ns.len() < packets).then_some(due_ns),
+                    sent_ns.get(late_ns.len()).map(|sent| sent + delay_ns),
+                ];
+                // Packets arrive in their order.
+                if let Some(next_ns) = next_ns.into_iter().flatten().min()
+                    && next_ns > now_ns() + 2 * LEAD_NS
+                {
+                    sleep_until(next_ns - LEAD_NS)?;
+                }
                 let now = now_ns();
                 if sent_ns.len() < packets && now >= due_ns {
                     self.sender.send(&sent_ns.len().to_ne_bytes())?;
@@ -220,13 +243,13 @@ impl Pair {
                     late_ns.push(now_ns() as f64 - *sent as f64 - delay_ns as f64);
                 }
                 let last_ns = sent_ns.last().copied().unwrap_or(now);
-                if now.saturating_sub(last_ns) > PATIENCE.as_nanos() as u64 {
+                if now.saturating_sub(last_ns) > delay_ns + LOST_NS {
                     return Err(io::Error::other("a packet was lost"));
                 }
             }
             Ok(late_ns)
         };
-        run_on_core(CORE, || {
+        run_exactly(|| {
             measure().map_err(|cause| Error::system("send packets over a delayed link", cause))
         })
     }
@@ -325,23 +348,33 @@ fn interval_ns(arrivals_ns: &[f64]) -> f64 {
 
 /// Sleeps until absolute times in a real-time thread. Returns by how much each wake-up was late.
 pub(super) fn timer_lateness_ns(wakeups: usize, interval_ns: u64) -> Result<Vec<f64>, Error> {
-    let sleep = || {
-        sched::set(0, Policy::Fifo(PRIORITY))?;
+    run_exactly(|| {
         let mut due_ns = now_ns();
         let mut late_ns = Vec::with_capacity(wakeups);
         for _ in 0..wakeups {
             due_ns += interval_ns;
-            let due = TimeSpec::from_duration(Duration::from_nanos(due_ns));
-            let flags = ClockNanosleepFlags::TIMER_ABSTIME;
-            clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &due)
-                .map_err(|cause| Error::system("sleep", cause.into()))?;
+            sleep_until(due_ns).map_err(|cause| Error::system("sleep", cause))?;
             late_ns.push(now_ns() as f64 - due_ns as f64);
         }
         Ok(late_ns)
-    };
+    })
+}
+
+fn sleep_until(due_ns: u64) -> io::Result<()> {
+    let due = TimeSpec::from_duration(Duration::from_nanos(due_ns));
+    let flags = ClockNanosleepFlags::TIMER_ABSTIME;
+    clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &due)?;
+    Ok(())
+}
+
+/// Runs `work` in a thread of [`CLASS`].
+fn run_exactly<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| {
-        let timer = scope.spawn(|| run_on_core(CORE, sleep));
-        timer.join().unwrap_or(Err(Error::Cancelled))
+        let thread = scope.spawn(|| {
+            sched::set(0, CLASS)?;
+            run_on_core(CORE, work)
+        });
+        thread.join().unwrap_or(Err(Error::Cancelled))
     })
 }
 
