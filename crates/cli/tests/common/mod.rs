@@ -186,6 +186,7 @@ impl Myelin {
             .args(arguments)
             .env("MYELIN_RUN_DIR", self.run_dir())
             .env("MYELIN_CALIBRATION", self.calibration())
+            .env("MYELIN_IMAGES", self.directory.path().join("images"))
             .stdin(Stdio::null());
         command
     }
