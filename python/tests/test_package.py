@@ -22,7 +22,7 @@ class Package(unittest.TestCase):
             subprocess.run(build, cwd=ROOT / "python", check=True, capture_output=True)
             (wheel,) = directory.glob("*.whl")
             names = zipfile.ZipFile(wheel).namelist()
-            for name in ("myelin/chain.json", "myelin/py.typed", "myelin/types.py", "myelin/network.py"):
+            for name in ("myelin/chain.json", "myelin/py.typed", "myelin/types.py", "myelin/compat/mininet/net.py"):
                 self.assertIn(name, names)
             environment = directory / "environment"
             venv.create(environment, with_pip=True)
@@ -39,6 +39,21 @@ class Package(unittest.TestCase):
             self.assertEqual(done.stdout, "c True\n")
             shell = subprocess.run([python, "-m", "myelin.shell", "--help"], check=True, capture_output=True, text=True)
             self.assertIn("Mininet", shell.stdout)
+            labs = directory / "labs.py"
+            labs.write_text("from mininet.topo import LinearTopo\nprint(LinearTopo(3).switches())\n")
+            done = subprocess.run(
+                [python, "-m", "myelin.compat", str(labs)], check=True, capture_output=True, text=True
+            )
+            self.assertEqual(done.stdout, "['s1', 's2', 's3']\n")
+
+    def test_an_import_loads_little(self) -> None:
+        # Each takes as much time as the rest of the package.
+        script = "import sys, myelin; myelin.Network, myelin.Chain; print(*sys.modules)"
+        source = {"PYTHONPATH": str(ROOT / "python/src"), "PATH": "/usr/bin:/bin"}
+        done = subprocess.run([sys.executable, "-S", "-c", script], check=True, capture_output=True, text=True, env=source)
+        loaded = set(done.stdout.split())
+        self.assertIn("myelin.network", loaded)
+        self.assertEqual(loaded & {"dataclasses", "inspect", "asyncio", "ctypes", "cmd", "myelin.compat"}, set())
 
 
 if __name__ == "__main__":
