@@ -197,15 +197,7 @@ fn netem_delays_packets_or_is_refused() {
     let myelin = Myelin::new();
     let text = LAB.replace("delay: 10ms }", "delay: 10ms, by: netem }");
     let text = text + "    - { ends: [ h2, h3 ], by: netem }\n";
-    if probe(Feature::Netem) != ProbeResult::Yes {
-        println!("this kernel has no netem: the topology must be refused");
-        let file = myelin.write_file(&text);
-        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
-        for words in ["link `h1-s1`", "modprobe sch_netem", "remove the key"] {
-            assert!(error.contains(words), "{words}: {error}");
-        }
-        assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
-    } else {
+    if probe(Feature::Netem) == ProbeResult::Yes {
         up(&myelin, &text);
         let h2 = address_of(&myelin, 1);
         let (received, shortest) = ping(&myelin, "h1", &h2, "5");
@@ -218,6 +210,14 @@ fn netem_delays_packets_or_is_refused() {
         }
         assert!(ping(&myelin, "h1", &h2, "3").1 >= 80.0);
         assert!(status(&myelin)["links"][0]["directions"].is_null());
+    } else {
+        println!("this kernel has no netem: the topology must be refused");
+        let file = myelin.write_file(&text);
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
+        for words in ["link `h1-s1`", "modprobe sch_netem", "remove the key"] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
     }
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -234,11 +234,11 @@ fn chain(functions: &str, hook: &str) -> String {
 
 #[test]
 fn chains_whose_packets_would_pass_beside_a_delay_are_refused() {
+    const KERNEL: &str = "{ name: f, kind: monitor, space: kernel }";
+    const USER: &str = "{ name: f, kind: monitor, space: user }";
     if skip() {
         return;
     }
-    const KERNEL: &str = "{ name: f, kind: monitor, space: kernel }";
-    const USER: &str = "{ name: f, kind: monitor, space: user }";
     let myelin = Myelin::new();
     up(&myelin, LAB);
     let link = format!("{}/s1-h2", myelin.chain_name("lab"));
