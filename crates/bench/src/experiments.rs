@@ -12,6 +12,7 @@ mod chain_length;
 mod chains_at_port;
 mod classifier;
 mod coding_loss;
+mod containers;
 pub(crate) mod deploy;
 mod dpdk_port;
 mod emulator_fidelity;
@@ -68,4 +69,5 @@ pub(crate) const ALL: &[Experiment] = &[
     placement::EXPERIMENT,
     emulator_scale::EXPERIMENT,
     emulator_fidelity::EXPERIMENT,
+    containers::EXPERIMENT,
 ];
