@@ -12,6 +12,7 @@ mod chain_length;
 mod chains_at_port;
 mod classifier;
 mod coding_loss;
+mod containers;
 pub(crate) mod deploy;
 mod dpdk_port;
 mod emulator_fidelity;
@@ -80,4 +81,5 @@ pub(crate) const ALL: &[Experiment] = &[
     sfc_rendering::EXPERIMENT,
     sfc_gap::EXPERIMENT,
     sfc_owd::EXPERIMENT,
+    containers::EXPERIMENT,
 ];

@@ -14,13 +14,14 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 20] = [
+const GATE: [&str; 21] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
     "calvin-bandwidth",
     "calvin-advanced",
     "coding-loss",
+    "containers",
     "dpdk-port",
     "framework",
     "rate-overhead",
