@@ -22,6 +22,7 @@ mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod node_agents;
+pub(crate) mod openflow;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
 pub(crate) mod ports;

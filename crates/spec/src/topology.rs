@@ -1,11 +1,13 @@
 //! A topology: emulated hosts, nodes, switches, and the links between them.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::FileLocation;
 use crate::isolation::Limits;
+use crate::openflow::ControllerAddress;
 
 /// Largest number of hosts of a topology, and of switches.
 pub const MAX_NODES: usize = 16_384;
@@ -22,6 +24,10 @@ pub struct Topology {
     pub hosts: Vec<HostSpec>,
     /// The names of the switches.
     pub switches: Vec<String>,
+    /// The controllers of OpenFlow switches, by the name of the switch. The other switches learn by
+    /// themselves.
+    #[serde(default)]
+    pub controllers: BTreeMap<String, ControllerAddress>,
     /// The links. The switches and the links between them form no loop.
     pub links: Vec<LinkSpec>,
     /// The location of the topology's name.
@@ -302,6 +308,7 @@ mod tests {
             name: "lab".to_owned(),
             hosts: vec![host("h1"), host("h2")],
             switches: ["s1", "s2", "s3"].map(str::to_owned).to_vec(),
+            controllers: BTreeMap::new(),
             links: vec![
                 link("h1", "s1"),
                 link("s1", "s2"),

@@ -306,6 +306,15 @@ class Claim(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ControllerStatus(Record):
+    """The controller of an OpenFlow switch."""
+    address: str
+    """Its address, as in the file."""
+    state: ControllerState
+    """Whether the switch has reached it."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class CoreStatus(Record):
     """A core whose workers hand it over to each other (`worker.sharing`). The counters begin anew
     when a worker or a ring comes or goes.
@@ -1978,6 +1987,8 @@ class TopologySwitch(Record):
     """A switch of a topology."""
     bridges: list[str]
     """The kernel bridges of the switch; none if the topology does not run."""
+    controller: Optional[ControllerStatus] = None
+    """The controller of an OpenFlow switch."""
     name: str
     """The switch's name."""
 
@@ -2043,6 +2054,7 @@ ChainState = Literal["active", "waiting", "failed"]
 Change = Literal["created", "changed", "unchanged"]
 Class = Literal["elementary", "basic", "advanced"]
 Classify = Literal["calvin", "cost"]
+ControllerState = Literal["not-running", "silent", "connected", "switch-ended"]
 Enforce = Literal["auto", "both", "policer", "shaper", "none"]
 Entry = Literal["door", "kernel", "user", "link"]
 ErrorKind = Literal["usage", "failed", "refused"]

@@ -12,6 +12,7 @@ use crate::api::{ApiError, LinkChange, LinkRequest, TopologyLink};
 use crate::node::Node;
 use crate::node::delay_line::LineSlot;
 use crate::node::node_agents::NodeAgent;
+use crate::node::openflow::{self, OpenFlow};
 use crate::node::topologies::RunningTopology;
 use crate::pool::{lock, wait_until_unique};
 
@@ -116,6 +117,7 @@ pub(crate) fn make<'a>(
             )));
         }
         let start = Instant::now();
+        openflow::check(topology)?;
         let run = Run {
             id: &node.parts.run_id,
             cgroup: &node.parts.cgroup,
@@ -127,11 +129,14 @@ pub(crate) fn make<'a>(
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
+        let openflow = OpenFlow::start(&node.parts, &network)
+            .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
             declared: topology.clone(),
             nodes,
+            openflow,
             network: Mutex::new(network),
             line,
             made_ms,

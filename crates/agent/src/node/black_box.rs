@@ -322,6 +322,7 @@ impl BlackBoxState {
             |(name, value): (&String, &String)| (OsString::from(name), OsString::from(value));
         let program = Program {
             path,
+            directory: None,
             args: command[1..].iter().map(OsString::from).collect(),
             name: (!command[0].contains('/')).then(|| command[0].clone()),
             env: self.variables.iter().map(pair).collect(),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,6 +64,8 @@ pub(crate) struct Program {
     pub(crate) args: Vec<OsString>,
     /// The first word of the command line, if it differs from the path. Contains no slash.
     pub(crate) name: Option<String>,
+    /// The working directory of a host process; `None`: the root.
+    pub(crate) directory: Option<PathBuf>,
     /// The environment, besides `PATH` and `HOME`.
     pub(crate) env: Vec<(OsString, OsString)>,
     /// Standard input; `None` is `/dev/null`, as for the outputs.
@@ -185,7 +187,7 @@ impl Confinement {
             .stdin(stdio(program.stdin))
             .stdout(stdio(program.stdout))
             .stderr(stdio(program.stderr))
-            .current_dir("/")
+            .current_dir(program.directory.as_deref().unwrap_or(Path::new("/")))
             // With its own process group, Ctrl-C on a terminal reaches only the agent.
             .process_group(0);
         let child = command.spawn().map_err(|error| {
@@ -199,6 +201,11 @@ impl Confinement {
             pid: child.id(),
             process: ProcessHandle::Child(child),
         })
+    }
+
+    /// Makes a command run in the control group.
+    pub(crate) fn join(&self, command: &mut Command) -> Result<(), ApiError> {
+        self.group.join(command).map_err(ApiError::failed)
     }
 
     /// The path of the control group below the root of each hierarchy.

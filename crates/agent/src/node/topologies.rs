@@ -9,6 +9,7 @@ use myelin_spec::Topology;
 use crate::api::{TopologyEnd, TopologyStatus};
 use crate::node::delay_line::LineSlot;
 use crate::node::node_agents::{NodeAgent, programs_of};
+use crate::node::openflow::OpenFlow;
 use crate::pool::lock;
 
 /// A running topology.
@@ -16,6 +17,8 @@ pub(crate) struct RunningTopology {
     // Fields drop in this order.
     /// The agents of the nodes, in the order of the topology.
     pub(crate) nodes: Vec<NodeAgent>,
+    /// The OpenFlow switches.
+    pub(crate) openflow: Option<OpenFlow>,
     /// The topology as its file describes it.
     pub(crate) declared: Topology,
     /// The network, with its live changes. Locked for one change or one reading at a time.
@@ -81,6 +84,12 @@ impl RunningTopology {
         }
         for (described, (_, bridges)) in status.switches.iter_mut().zip(network.bridges()) {
             described.bridges = bridges.into_iter().map(str::to_owned).collect();
+            let openflow = self.openflow.as_ref();
+            if let Some(controller) = &mut described.controller {
+                controller.state = openflow
+                    .and_then(|openflow| openflow.state(&described.name))
+                    .unwrap_or_default();
+            }
         }
         let links = status.links.iter_mut().zip(network.links());
         for (position, (described, (_, ends, is_up))) in links.enumerate() {

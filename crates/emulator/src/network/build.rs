@@ -4,6 +4,7 @@
 //! no process.
 
 mod hosts;
+mod openflow;
 
 use std::collections::HashMap;
 use std::thread;
@@ -70,7 +71,7 @@ impl Builder<'_> {
         let links = Resource::Links(self.names.group.clone());
         resources.0.push(journal.guard(links)?);
         let mut netlink = Netlink::open()?;
-        let mut switches = self.create_bridges(&mut netlink)?;
+        let mut switches = self.create_bridges(&mut netlink, &mut hosts)?;
         let interfaces = self.number_interfaces();
         let attachments = self.attach(&mut switches)?;
         let plan = LinkPlan {
@@ -93,47 +94,87 @@ impl Builder<'_> {
     }
 
     /// Makes the bridges of all switches, joins those of a switch, and sets them up.
-    fn create_bridges(&self, netlink: &mut Netlink) -> Result<Vec<Switch>> {
+    fn create_bridges(&self, netlink: &mut Netlink, hosts: &mut [NewHost]) -> Result<Vec<Switch>> {
+        let ports = self.plan_ports();
+        let names = self.create_bare_bridges(netlink, &ports)?;
+        let found = self.find_links(netlink)?;
+        let mut bridges = names.iter().map(|name| find(&found, name).map(Link::id));
+        let mut switches = Vec::with_capacity(ports.len());
+        let mut requests = Vec::new();
+        for (position, (name, ports)) in self.topology.switches.iter().zip(ports).enumerate() {
+            let first: usize = switches
+                .iter()
+                .map(|switch: &Switch| switch.bridges.len())
+                .sum();
+            let own = bridges.by_ref().take(ports.bridges());
+            let own: Vec<LinkId> = own.collect::<Result<_>>()?;
+            let is_openflow = ports.is_openflow();
+            for (bridge, number) in own.iter().zip(first..) {
+                let alias = format!("{} {name}", self.topology.name);
+                requests.extend([describe_quiet(bridge, &alias), link::set_up(bridge)]);
+                if number > first && !is_openflow {
+                    let joint =
+                        [Side::First, Side::Second].map(|side| self.names.joint(number, side));
+                    self.join_bridges(netlink, &joint, [&own[0], bridge])?;
+                }
+            }
+            let joints = if is_openflow {
+                self.join_openflow(netlink, hosts, (position, first), &own)?
+            } else {
+                Vec::new()
+            };
+            switches.push(Switch {
+                bridges: own,
+                ports,
+                joints,
+            });
+        }
+        netlink.apply(requests)?;
+        Ok(switches)
+    }
+
+    /// Plans the bridges of each switch.
+    fn plan_ports(&self) -> Vec<SwitchPorts> {
         let mut links_at = vec![0; self.topology.switches.len()];
         for end in self.topology.links.iter().flat_map(|link| &link.ends) {
             if let Some(switch) = self.switches.get(end.as_str()) {
                 links_at[*switch] += 1;
             }
         }
-        let ports: Vec<SwitchPorts> = links_at.into_iter().map(SwitchPorts::new).collect();
-        let count: usize = ports.iter().map(SwitchPorts::bridges).sum();
-        let names: Vec<String> = (0..count).map(|number| self.names.bridge(number)).collect();
-        let requests = names
-            .iter()
-            .map(|name| self.names.group.create_bridge(name));
-        netlink.apply(requests.collect::<Result<Vec<_>>>()?)?;
-        let found = self.find_links(netlink)?;
-        let mut bridges = names.iter().map(|name| find(&found, name).map(Link::id));
-        let mut switches = Vec::with_capacity(ports.len());
-        let mut requests = Vec::new();
-        for (name, ports) in self.topology.switches.iter().zip(ports) {
-            let first = switches
-                .iter()
-                .map(|switch: &Switch| switch.bridges.len())
-                .sum();
-            let own = bridges.by_ref().take(ports.bridges());
-            let own: Vec<LinkId> = own.collect::<Result<_>>()?;
-            for (bridge, number) in own.iter().zip(first..) {
-                let alias = format!("{} {name}", self.topology.name);
-                requests.extend([describe_quiet(bridge, &alias), link::set_up(bridge)]);
-                if number > first {
-                    let joint =
-                        [Side::First, Side::Second].map(|side| self.names.joint(number, side));
-                    self.join_bridges(netlink, &joint, [&own[0], bridge])?;
-                }
+        let switches = self.topology.switches.iter().zip(links_at);
+        let plan = |(name, links)| {
+            if self.topology.controllers.contains_key(name) {
+                SwitchPorts::openflow(links)
+            } else {
+                SwitchPorts::new(links)
             }
-            switches.push(Switch {
-                bridges: own,
-                ports,
-            });
-        }
+        };
+        switches.map(plan).collect()
+    }
+
+    /// Makes the bridges of all switches, and returns their names.
+    fn create_bare_bridges(
+        &self,
+        netlink: &mut Netlink,
+        switches: &[SwitchPorts],
+    ) -> Result<Vec<String>> {
+        let group = &self.names.group;
+        let of_switch = |ports: &SwitchPorts| vec![ports.is_openflow(); ports.bridges()];
+        let is_relay = switches.iter().flat_map(of_switch);
+        let named = is_relay.enumerate();
+        let named: Vec<(String, bool)> = named
+            .map(|(number, is_relay)| (self.names.bridge(number), is_relay))
+            .collect();
+        let create = |(name, is_relay): &(String, bool)| {
+            if *is_relay {
+                group.create_relay(name)
+            } else {
+                group.create_bridge(name)
+            }
+        };
+        let requests: Vec<_> = named.iter().map(create).collect::<Result<_>>()?;
         netlink.apply(requests)?;
-        Ok(switches)
+        Ok(named.into_iter().map(|(name, _)| name).collect())
     }
 
     /// Joins two bridges of a switch.
