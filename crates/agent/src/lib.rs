@@ -31,6 +31,7 @@ pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_cos
 pub use engine::Engine;
 pub use myelin_measure::Monitor;
 pub use node::container::version as runc_version;
+pub use node::openflow::version as open_vswitch_version;
 pub use server::ServeOptions;
 
 pub use myelin_api as api;

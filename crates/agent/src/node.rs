@@ -27,6 +27,7 @@ pub(crate) mod ledger;
 mod log;
 pub(crate) mod netem;
 pub(crate) mod node_agents;
+pub(crate) mod openflow;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
 pub(crate) mod ports;

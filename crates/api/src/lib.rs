@@ -101,8 +101,8 @@ pub use status::{
     PartStatus, RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
-    LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd, TopologyHost, TopologyLink,
-    TopologyStatus, TopologySwitch,
+    ControllerState, ControllerStatus, LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd,
+    TopologyHost, TopologyLink, TopologyStatus, TopologySwitch,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 

@@ -71,6 +71,35 @@ pub struct TopologySwitch {
     pub name: String,
     /// The kernel bridges of the switch; none if the topology does not run.
     pub bridges: Vec<String>,
+    /// The controller of an OpenFlow switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerStatus>,
+}
+
+/// The controller of an OpenFlow switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ControllerStatus {
+    /// Its address, as in the file.
+    pub address: String,
+    /// Whether the switch has reached it.
+    pub state: ControllerState,
+}
+
+/// Whether an OpenFlow switch has reached its controller.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ControllerState {
+    /// The topology does not run.
+    #[default]
+    NotRunning,
+    /// The controller does not answer. The switch keeps its flows, and tries again each second.
+    Silent,
+    /// The switch has a connection.
+    Connected,
+    /// Open vSwitch has ended.
+    SwitchEnded,
 }
 
 /// A link of a topology.
@@ -141,7 +170,7 @@ impl TopologyStatus {
             switches: topology
                 .switches
                 .iter()
-                .map(|name| describe_switch(name))
+                .map(|name| describe_switch(topology, name))
                 .collect(),
             links: topology.links.iter().map(describe_link).collect(),
             delay_line: None,
@@ -164,10 +193,15 @@ fn describe_host(host: &myelin_spec::HostSpec) -> TopologyHost {
     }
 }
 
-fn describe_switch(name: &str) -> TopologySwitch {
+fn describe_switch(topology: &Topology, name: &str) -> TopologySwitch {
+    let controller = topology.controllers.get(name);
     TopologySwitch {
         name: name.to_owned(),
         bridges: Vec::new(),
+        controller: controller.map(|controller| ControllerStatus {
+            address: controller.to_string(),
+            state: ControllerState::default(),
+        }),
     }
 }
 

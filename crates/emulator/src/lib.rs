@@ -23,4 +23,6 @@ mod network;
 pub use addressing::{AddressError, AddressPair, choose_addresses};
 pub use end_hosts::{Config, EndHosts, Error, Host, Result, create_netns};
 pub use names::{EndHostNames, Role};
-pub use network::{DelayPoint, Growth, Network, NetworkEnd, NetworkError, NetworkHost, Run};
+pub use network::{
+    DelayPoint, Growth, Network, NetworkEnd, NetworkError, NetworkHost, OpenFlowPorts, Run,
+};

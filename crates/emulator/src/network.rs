@@ -3,13 +3,16 @@
 //! A host is a named network namespace, a switch a kernel bridge (or several, see `bridges`), a
 //! link a veth pair with the kernel's default offloads. All bridges and the links' ends at switches
 //! are in the caller's namespace, so chains can attach to them. A node is a host with a control
-//! group; if it has several links, a bridge in its namespace forwards frames between them.
+//! group; if it has several links, a bridge in its namespace forwards frames between them. All
+//! OpenFlow switches of a topology are programs in one more namespace, with an interface for each
+//! link; here, a bridge of two ports joins the link to that interface.
 
 mod bridges;
 mod build;
 mod grow;
 mod live;
 mod names;
+mod openflow;
 
 use myelin_linux::cgroup::Cgroup;
 use myelin_linux::journal::{Journal, ResourceGuard, ResourceGuards};
@@ -20,6 +23,7 @@ use bridges::SwitchPorts;
 pub use grow::Growth;
 use names::NetworkNames;
 pub use names::Run;
+pub use openflow::OpenFlowPorts;
 
 /// The error of a network that cannot be made or changed. Nothing is left of a network that cannot
 /// be made.
@@ -53,6 +57,8 @@ pub struct Network {
 struct Switch {
     bridges: Vec<LinkId>,
     ports: SwitchPorts,
+    /// Of an OpenFlow switch: for each bridge, its joint with the switch.
+    joints: Vec<LinkId>,
 }
 
 /// The two ends of a link, in the order of the topology.

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use myelin_api::units::{CPU, format_memory_bytes};
-use myelin_api::{TopologyHost, TopologyLink, TopologyStatus};
+use myelin_api::{ControllerState, ControllerStatus, TopologyHost, TopologyLink, TopologyStatus};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -83,6 +83,16 @@ pub fn summary(status: &TopologyStatus) -> String {
     )
 }
 
+fn describe_controller(controller: &ControllerStatus) -> String {
+    let state = match controller.state {
+        ControllerState::NotRunning => "",
+        ControllerState::Silent => ", which does not answer",
+        ControllerState::Connected => ", connected",
+        ControllerState::SwitchEnded => ": Open vSwitch has ended",
+    };
+    format!("Open vSwitch, controller {}{state}", controller.address)
+}
+
 /// Formats the hosts, switches and links of a topology.
 pub fn details(status: &TopologyStatus, width: u16) -> String {
     let hosts: [Column<TopologyHost>; 4] = [
@@ -107,7 +117,11 @@ pub fn details(status: &TopologyStatus, width: u16) -> String {
     let mut out = summary(status) + "\n";
     for switch in &status.switches {
         let bridges = switch.bridges.join(", ");
-        add_field(&mut out, &switch.name, &format!("bridge {bridges}"), width);
+        let text = match &switch.controller {
+            None => format!("bridge {bridges}"),
+            Some(controller) => describe_controller(controller),
+        };
+        add_field(&mut out, &switch.name, &text, width);
     }
     out.push_str(&listing(&hosts, &status.hosts, width));
     out.push('\n');

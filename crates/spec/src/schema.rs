@@ -89,7 +89,7 @@ fn value(value: ValueType) -> Value {
         }
         ValueType::Text | ValueType::Ports => text(),
         ValueType::Addresses | ValueType::TextOrList => or(text(), list(text())),
-        ValueType::Command | ValueType::Names => list(text()),
+        ValueType::Command => list(text()),
         ValueType::Ends => {
             let mut ends = list(text());
             (ends["minItems"], ends["maxItems"]) = (json!(2), json!(2));

@@ -1,5 +1,6 @@
 //! A topology: emulated hosts, nodes, switches, and the links between them.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::FileLocation;
 use crate::isolation::Limits;
 use crate::keys::words::word_enum;
+use crate::openflow::ControllerAddress;
 
 /// Largest number of hosts of a topology, and of switches.
 pub const MAX_NODES: usize = 16_384;
@@ -23,6 +25,10 @@ pub struct Topology {
     pub hosts: Vec<HostSpec>,
     /// The names of the switches.
     pub switches: Vec<String>,
+    /// The controllers of OpenFlow switches, by the name of the switch. The other switches learn by
+    /// themselves.
+    #[serde(default)]
+    pub controllers: BTreeMap<String, ControllerAddress>,
     /// The links. The switches and the links between them form no loop.
     pub links: Vec<LinkSpec>,
     /// The location of the topology's name.
@@ -303,13 +309,20 @@ impl Topology {
             if !wanted.has_switch(switch) {
                 return Err(format!("the switch `{switch}` is missing: {removed}"));
             }
+            if wanted.controllers.get(switch) != declared.controllers.get(switch) {
+                return Err(format!(
+                    "the switch `{switch}` has another controller: {removed}"
+                ));
+            }
         }
         // The position of a link does not change.
         let known: Vec<_> = declared.links.iter().zip(&self.links).collect();
         let is_known = |link: &LinkSpec, (before, now): &(&LinkSpec, &LinkSpec)| {
             let is_there = |one: &LinkSpec| one.name == link.name && one.ends == link.ends;
             let impairments = [before.impairments, now.impairments];
-            (is_there(before) || is_there(now)) && impairments.contains(&link.impairments)
+            (is_there(before) || is_there(now))
+                && impairments.contains(&link.impairments)
+                && before.by == link.by
         };
         for pair in &known {
             let mut same = wanted.links.iter().filter(|link| is_known(link, pair));
@@ -329,7 +342,13 @@ impl Topology {
         grown.hosts.extend(new_hosts.cloned());
         let new_switches = wanted.switches.iter();
         let new_switches = new_switches.filter(|switch| !self.has_switch(switch));
-        grown.switches.extend(new_switches.cloned());
+        for switch in new_switches {
+            grown.switches.push(switch.clone());
+            let controller = wanted.controllers.get_key_value(switch);
+            grown
+                .controllers
+                .extend(controller.map(|(name, at)| (name.clone(), at.clone())));
+        }
         for link in &wanted.links {
             if known.iter().any(|pair| is_known(link, pair)) {
                 continue;
@@ -393,6 +412,7 @@ mod tests {
             name: "lab".to_owned(),
             hosts: vec![host("h1"), host("h2")],
             switches: ["s1", "s2", "s3"].map(str::to_owned).to_vec(),
+            controllers: BTreeMap::new(),
             links: vec![
                 link("h1", "s1"),
                 link("s1", "s2"),
@@ -428,6 +448,7 @@ mod tests {
             name: format!("{one}-{other}"),
             ends: [one.to_owned(), other.to_owned()],
             impairments: Impairments::default(),
+            by: LinkEmulation::default(),
         };
         wanted.links.insert(0, new("h3", "s4"));
         wanted.links.push(new("s4", "s1"));

@@ -14,7 +14,7 @@ spec:
     - { name: h2, address: [ 192.0.2.7/24, 'fd00::7/64' ], cpu: 500m, memory: 64MiB, cpus: [ 0-1, 3 ] }
     - { name: h3, address: 10.0.0.1/24 }
     - h4
-  switches: [ s1, s2 ]
+  switches: [ s1, { name: s2, openflow: tcp:h4:6653 } ]
   links:
     - { ends: [ h1, s1 ] }
     - { ends: [ s1, s2 ], name: trunk, delay: 10ms, jitter: 1ms, bandwidth: 100Mbit, queue: 50, loss: { rate: 1%, burst: 4 } }
@@ -43,6 +43,8 @@ fn every_key_is_read() {
     let lab = &topologies[0];
     assert_eq!((lab.name.as_str(), lab.place.line), ("lab", 4));
     assert_eq!(lab.switches, ["s1", "s2"]);
+    assert_eq!(lab.controllers["s2"].to_string(), "tcp:h4:6653");
+    assert_eq!(lab.controllers.len(), 1);
     let addresses: Vec<String> = lab
         .hosts
         .iter()

@@ -14,6 +14,7 @@ use crate::deploy::growth::Growing;
 use crate::node::delay_line::LineSlot;
 use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::NodeAgent;
+use crate::node::openflow::{self, OpenFlow};
 use crate::node::topologies::RunningTopology;
 use crate::node::{Node, netem};
 use crate::pool::{lock, wait_until_unique};
@@ -123,6 +124,7 @@ pub(crate) fn make<'a>(
             continue;
         }
         let start = Instant::now();
+        openflow::check(topology)?;
         let run = Run {
             id: &node.parts.run_id,
             cgroup: &node.parts.cgroup,
@@ -135,6 +137,8 @@ pub(crate) fn make<'a>(
         netem::impair_from(0, &network).map_err(failed)?;
         let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
+        let openflow = OpenFlow::start(&node.parts, &network)
+            .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let made_ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::info!(topology = name, made_ms, "up");
         node.topologies.insert(RunningTopology {
@@ -142,6 +146,7 @@ pub(crate) fn make<'a>(
             declared: Mutex::new(topology.clone()),
             containers: HostContainers::default(),
             nodes,
+            openflow,
             network: Mutex::new(network),
             line,
             made_ms,

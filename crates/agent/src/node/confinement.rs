@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +69,8 @@ pub(crate) struct Program {
     pub(crate) args: Vec<OsString>,
     /// The first word of the command line, if it differs from the path. Contains no slash.
     pub(crate) name: Option<String>,
+    /// The working directory; `None` is `/`.
+    pub(crate) directory: Option<PathBuf>,
     /// The environment, besides `PATH` and `HOME`.
     pub(crate) env: Vec<(OsString, OsString)>,
     /// Standard input; `None` is `/dev/null`, as for the outputs.
@@ -77,8 +79,6 @@ pub(crate) struct Program {
     pub(crate) stderr: Option<OwnedFd>,
     /// Capabilities in a container, such as `CAP_NET_ADMIN`. A host process has the agent's.
     pub(crate) capabilities: &'static [&'static str],
-    /// In a container: the working directory; `None` is `/`.
-    pub(crate) directory: Option<String>,
     /// In a container: mount this executable from the host.
     pub(crate) mount_executable: bool,
 }
@@ -192,7 +192,7 @@ impl Confinement {
             .stdin(stdio(program.stdin))
             .stdout(stdio(program.stdout))
             .stderr(stdio(program.stderr))
-            .current_dir("/")
+            .current_dir(program.directory.as_deref().unwrap_or(Path::new("/")))
             // With its own process group, Ctrl-C on a terminal reaches only the agent.
             .process_group(0);
         let child = command.spawn().map_err(|error| {
@@ -225,6 +225,11 @@ impl Confinement {
         limits.cpu_millicores = changed.cpu_millicores.or(limits.cpu_millicores);
         limits.memory_bytes = changed.memory_bytes.or(limits.memory_bytes);
         Ok(())
+    }
+
+    /// Makes a command run in the control group.
+    pub(crate) fn join(&self, command: &mut Command) -> Result<(), ApiError> {
+        self.group.join(command).map_err(ApiError::failed)
     }
 
     /// The path of the control group below the root of each hierarchy.

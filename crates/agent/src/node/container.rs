@@ -394,7 +394,7 @@ fn oci_config(
             "user": { "uid": 0, "gid": 0 },
             "args": args,
             "env": env,
-            "cwd": program.directory.as_deref().unwrap_or("/"),
+            "cwd": program.directory.as_deref().unwrap_or(Path::new("/")),
             "capabilities": { "bounding": capabilities, "effective": capabilities, "permitted": capabilities },
             "noNewPrivileges": true,
         },

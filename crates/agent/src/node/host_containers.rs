@@ -359,7 +359,9 @@ fn describe_program(request: &ContainerRequest, config: ImageConfig) -> Result<P
         path: PathBuf::from(path),
         args: words.map(OsString::from).collect(),
         env: env.into_iter().map(pair).collect(),
-        directory: Some(config.directory).filter(|path| !path.is_empty()),
+        directory: Some(config.directory)
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from),
         capabilities: CAPABILITIES,
         ..Program::default()
     })

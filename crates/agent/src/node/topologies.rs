@@ -12,6 +12,7 @@ use crate::api::{TopologyEnd, TopologyStatus};
 use crate::node::delay_line::LineSlot;
 use crate::node::host_containers::HostContainers;
 use crate::node::node_agents::{NodeAgent, programs_of};
+use crate::node::openflow::OpenFlow;
 use crate::pool::lock;
 
 /// A running topology.
@@ -21,6 +22,8 @@ pub(crate) struct RunningTopology {
     pub(crate) containers: HostContainers,
     /// The agents of the nodes, in the order of the topology.
     pub(crate) nodes: Vec<NodeAgent>,
+    /// The OpenFlow switches.
+    pub(crate) openflow: Option<OpenFlow>,
     /// The name of the topology.
     pub(crate) name: String,
     /// The topology as its file describes it. Its links have the order of the network's links.
@@ -96,6 +99,12 @@ impl RunningTopology {
         }
         for (described, (_, bridges)) in status.switches.iter_mut().zip(network.bridges()) {
             described.bridges = bridges.into_iter().map(str::to_owned).collect();
+            let openflow = self.openflow.as_ref();
+            if let Some(controller) = &mut described.controller {
+                controller.state = openflow
+                    .and_then(|openflow| openflow.state(&described.name))
+                    .unwrap_or_default();
+            }
         }
         let links = status.links.iter_mut().zip(network.links());
         for (position, (described, (_, ends, is_up))) in links.enumerate() {

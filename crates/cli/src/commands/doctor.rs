@@ -173,7 +173,7 @@ fn diagnose() -> Diagnosis {
     }
 }
 
-fn check_programs_and_libraries() -> [Finding; 5] {
+fn check_programs_and_libraries() -> [Finding; 6] {
     [
         make_optional_finding(
             "control groups",
@@ -189,6 +189,14 @@ fn check_programs_and_libraries() -> [Finding; 5] {
             Advice {
                 consequence: "no function can have `isolation: container`",
                 remedy: "apt install runc",
+            },
+        ),
+        make_optional_finding(
+            "Open vSwitch",
+            myelin_agent::open_vswitch_version(),
+            Advice {
+                consequence: "no switch of a topology can have `openflow`",
+                remedy: "apt install openvswitch-switch",
             },
         ),
         make_optional_finding(

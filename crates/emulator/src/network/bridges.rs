@@ -1,5 +1,6 @@
 //! The bridges of a switch. The kernel's bridge has at most 1023 ports, so a switch with more ports
-//! has several bridges, each joined to the first.
+//! has several bridges, each joined to the first. An OpenFlow switch has a bridge for each link,
+//! which hands the link's frames to a port of the switch and back.
 
 /// Largest number of ports of a bridge (`BR_MAX_PORTS` minus the bridge itself).
 const MAX_PORTS: usize = 1023;
@@ -9,8 +10,10 @@ const PORTS_OF_JOINED: usize = MAX_PORTS - 1;
 /// The ports that the bridges of one switch have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SwitchPorts {
-    /// Links at each bridge. With several bridges, the first one holds only joints.
+    /// Links at each bridge. With several bridges, the first one of a learning switch holds only
+    /// joints.
     links: Vec<usize>,
+    is_openflow: bool,
 }
 
 impl SwitchPorts {
@@ -23,7 +26,21 @@ impl SwitchPorts {
         };
         Self {
             links: vec![0; bridges],
+            is_openflow: false,
         }
+    }
+
+    /// Plans the bridges of an OpenFlow switch with this many links.
+    pub(super) fn openflow(links: usize) -> Self {
+        Self {
+            links: vec![0; links],
+            is_openflow: true,
+        }
+    }
+
+    /// Whether the switch is an OpenFlow switch.
+    pub(super) fn is_openflow(&self) -> bool {
+        self.is_openflow
     }
 
     /// Number of bridges.
@@ -33,11 +50,10 @@ impl SwitchPorts {
 
     /// Takes a free port, and returns the position of its bridge; `None` if all ports are taken.
     pub(super) fn take(&mut self) -> Option<usize> {
-        let is_single = self.links.len() == 1;
-        let (first, most) = if is_single {
-            (0, MAX_PORTS)
-        } else {
-            (1, PORTS_OF_JOINED)
+        let (first, most) = match self.links.len() {
+            _ if self.is_openflow => (0, 1),
+            1 => (0, MAX_PORTS),
+            _ => (1, PORTS_OF_JOINED),
         };
         let free = (first..self.links.len()).find(|bridge| self.links[*bridge] < most)?;
         self.links[free] += 1;
@@ -78,6 +94,17 @@ mod tests {
                 assert!(taken + joints <= MAX_PORTS, "{links}: {switch:?}");
             }
         }
+    }
+
+    #[test]
+    fn each_port_of_an_openflow_switch_has_a_bridge() {
+        let mut switch = SwitchPorts::openflow(2);
+        assert_eq!(switch.bridges(), 2);
+        assert_eq!([switch.take(), switch.take()], [Some(0), Some(1)]);
+        assert_eq!(switch.take(), None);
+        switch.free(0);
+        assert_eq!(switch.take(), Some(0));
+        assert_eq!(SwitchPorts::openflow(0).take(), None);
     }
 
     #[test]

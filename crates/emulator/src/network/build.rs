@@ -4,6 +4,7 @@
 //! no process.
 
 mod hosts;
+mod openflow;
 
 use std::collections::{BTreeMap, HashMap};
 use std::thread;
@@ -40,6 +41,7 @@ pub(super) fn build(network: &mut Network, topology: &Topology, journal: &Journa
         made_hosts: network.topology.hosts.len(),
         made_switches: network.topology.switches.len(),
         made_links: network.links.len(),
+        is_first: network.links_guard.is_none(),
     };
     builder.build(network, journal)
 }
@@ -62,6 +64,8 @@ struct Builder<'a> {
     made_hosts: usize,
     made_switches: usize,
     made_links: usize,
+    /// Whether the network has nothing yet.
+    is_first: bool,
 }
 
 /// Where the ends of each new link will be.
@@ -83,7 +87,7 @@ impl Builder<'_> {
             network.links_guard = Some(journal.guard(links)?);
         }
         let mut netlink = Netlink::open()?;
-        self.create_bridges(&mut netlink, &mut network.switches)?;
+        self.create_bridges(&mut netlink, &mut hosts, &mut network.switches)?;
         let interfaces = self.number_interfaces();
         let attachments = self.attach(&mut network.switches)?;
         let plan = LinkPlan {
@@ -121,48 +125,91 @@ impl Builder<'_> {
     }
 
     /// Makes the bridges of the new switches, joins those of a switch, and sets them up.
-    fn create_bridges(&self, netlink: &mut Netlink, switches: &mut Vec<Switch>) -> Result<()> {
-        let new = &self.topology.switches[self.made_switches..];
+    fn create_bridges(
+        &self,
+        netlink: &mut Netlink,
+        hosts: &mut OpenHosts,
+        switches: &mut Vec<Switch>,
+    ) -> Result<()> {
+        let ports = self.plan_ports();
+        let mut first: usize = switches.iter().map(|switch| switch.bridges.len()).sum();
+        let names = self.create_bare_bridges(netlink, first, &ports)?;
+        let found = self.find_links(netlink)?;
+        let mut bridges = names.iter().map(|name| find(&found, name).map(Link::id));
+        let mut requests = Vec::new();
+        let new = self.topology.switches.iter().enumerate();
+        for ((position, name), ports) in new.skip(self.made_switches).zip(ports) {
+            let own = bridges.by_ref().take(ports.bridges());
+            let own: Vec<LinkId> = own.collect::<Result<_>>()?;
+            let is_openflow = ports.is_openflow();
+            for (bridge, number) in own.iter().zip(first..) {
+                let alias = format!("{} {name}", self.topology.name);
+                requests.extend([describe_quiet(bridge, &alias), link::set_up(bridge)]);
+                if number > first && !is_openflow {
+                    let joint =
+                        [Side::First, Side::Second].map(|side| self.names.joint(number, side));
+                    self.join_bridges(netlink, &joint, [&own[0], bridge])?;
+                }
+            }
+            let joints = if is_openflow {
+                self.join_openflow(netlink, hosts, (position, first), &own)?
+            } else {
+                Vec::new()
+            };
+            first += own.len();
+            switches.push(Switch {
+                bridges: own,
+                ports,
+                joints,
+            });
+        }
+        netlink.apply(requests)
+    }
+
+    /// Plans the bridges of each new switch.
+    fn plan_ports(&self) -> Vec<SwitchPorts> {
         let mut links_at = vec![0; self.topology.switches.len()];
         for end in self.topology.links.iter().flat_map(|link| &link.ends) {
             if let Some(switch) = self.switches.get(end.as_str()) {
                 links_at[*switch] += 1;
             }
         }
-        let links_at = links_at.into_iter().skip(self.made_switches);
-        let ports: Vec<SwitchPorts> = links_at.map(SwitchPorts::new).collect();
-        let count: usize = ports.iter().map(SwitchPorts::bridges).sum();
-        let made: usize = switches.iter().map(|switch| switch.bridges.len()).sum();
-        let names: Vec<String> = (made..made + count)
-            .map(|number| self.names.bridge(number))
-            .collect();
-        let requests = names
-            .iter()
-            .map(|name| self.names.group.create_bridge(name));
-        netlink.apply(requests.collect::<Result<Vec<_>>>()?)?;
-        let found = self.find_links(netlink)?;
-        let mut bridges = names.iter().map(|name| find(&found, name).map(Link::id));
-        let mut first = made;
-        let mut requests = Vec::new();
-        for (name, ports) in new.iter().zip(ports) {
-            let own = bridges.by_ref().take(ports.bridges());
-            let own: Vec<LinkId> = own.collect::<Result<_>>()?;
-            for (bridge, number) in own.iter().zip(first..) {
-                let alias = format!("{} {name}", self.topology.name);
-                requests.extend([describe_quiet(bridge, &alias), link::set_up(bridge)]);
-                if number > first {
-                    let joint =
-                        [Side::First, Side::Second].map(|side| self.names.joint(number, side));
-                    self.join_bridges(netlink, &joint, [&own[0], bridge])?;
-                }
+        let switches = self.topology.switches.iter().zip(links_at);
+        let switches = switches.skip(self.made_switches);
+        let plan = |(name, links)| {
+            if self.topology.controllers.contains_key(name) {
+                SwitchPorts::openflow(links)
+            } else {
+                SwitchPorts::new(links)
             }
-            first += own.len();
-            switches.push(Switch {
-                bridges: own,
-                ports,
-            });
-        }
-        netlink.apply(requests)
+        };
+        switches.map(plan).collect()
+    }
+
+    /// Makes the bridges of switches, and returns their names. `first` is the number of the first one.
+    fn create_bare_bridges(
+        &self,
+        netlink: &mut Netlink,
+        first: usize,
+        switches: &[SwitchPorts],
+    ) -> Result<Vec<String>> {
+        let group = &self.names.group;
+        let of_switch = |ports: &SwitchPorts| vec![ports.is_openflow(); ports.bridges()];
+        let is_relay = switches.iter().flat_map(of_switch);
+        let named = (first..).zip(is_relay);
+        let named: Vec<(String, bool)> = named
+            .map(|(number, is_relay)| (self.names.bridge(number), is_relay))
+            .collect();
+        let create = |(name, is_relay): &(String, bool)| {
+            if *is_relay {
+                group.create_relay(name)
+            } else {
+                group.create_bridge(name)
+            }
+        };
+        let requests: Vec<_> = named.iter().map(create).collect::<Result<_>>()?;
+        netlink.apply(requests)?;
+        Ok(named.into_iter().map(|(name, _)| name).collect())
     }
 
     /// Joins two bridges of a switch.

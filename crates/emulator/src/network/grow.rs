@@ -63,7 +63,7 @@ impl Network {
         self.shrink(growth, &grown)
     }
 
-    /// Refuses additions to nodes: their agents and bridges are made with the topology.
+    /// Refuses additions to nodes and OpenFlow switches: their programs start with the topology.
     fn check_growth(&self, grown: &Topology) -> std::result::Result<(), String> {
         let mut new_hosts = grown.hosts.iter().skip(self.topology.hosts.len());
         if let Some(node) = new_hosts.find(|host| host.is_node) {
@@ -77,6 +77,21 @@ impl Network {
         if let Some(node) = ends.find(|end| grown.node(end).is_some()) {
             return Err(format!(
                 "the running node `{node}` gets no new link: `myelin down {}` first",
+                self.topology.name
+            ));
+        }
+        let mut new_switches = grown.switches.iter().skip(self.topology.switches.len());
+        if let Some(switch) = new_switches.find(|name| grown.controllers.contains_key(*name)) {
+            return Err(format!(
+                "a running topology gets no OpenFlow switch: `myelin down {}` first, or remove `openflow` from `{switch}`",
+                self.topology.name
+            ));
+        }
+        let new_links = grown.links.iter().skip(self.topology.links.len());
+        let mut ends = new_links.flat_map(|link| &link.ends);
+        if let Some(switch) = ends.find(|end| grown.controllers.contains_key(*end)) {
+            return Err(format!(
+                "the running OpenFlow switch `{switch}` gets no new link: `myelin down {}` first",
                 self.topology.name
             ));
         }

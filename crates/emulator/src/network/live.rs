@@ -21,11 +21,16 @@ impl Network {
         let end = ends.iter().find(|end| end.is_port()).unwrap_or(&ends[0]);
         let wire = self.links[number].wires.as_ref().map(|wires| &wires[0]);
         let changed = wire.unwrap_or(&end.link);
-        let request = if is_up {
-            link::set_up(changed)
-        } else {
-            link::set_down(changed)
+        let set = |link: &LinkId| {
+            if is_up {
+                link::set_up(link)
+            } else {
+                link::set_down(link)
+            }
         };
+        // An OpenFlow switch sees the state of its own interface.
+        let joints = ends.iter().filter_map(|end| self.joint_of(end.at));
+        let requests: Vec<_> = [changed].into_iter().chain(joints).map(set).collect();
         let apply = || -> myelin_linux::Result<()> {
             let mut netlink = match end.at {
                 _ if wire.is_some() => Netlink::open()?,
@@ -35,7 +40,7 @@ impl Network {
                     Netlink::open_in(&Netns::open(&self.names.netns(host))?)?
                 }
             };
-            netlink.apply([request])
+            netlink.apply(requests)
         };
         apply().map_err(|error| self.failed(error))?;
         self.links[number].is_down = !is_up;
@@ -58,9 +63,12 @@ impl Network {
         let target = names.position(|switch| switch == to).unwrap_or_default();
         let end = self.links[number].ends[side].clone();
         let Some(bridge) = self.switches[target].ports.take() else {
-            return Err(self.failed(format!(
-                "the switch `{to}` has no free port: its bridges are full, make a larger topology"
-            )));
+            let why = if self.topology.controllers.contains_key(to) {
+                "an OpenFlow switch has the ports of its links in the file: move one away first"
+            } else {
+                "its bridges are full, make a larger topology"
+            };
+            return Err(self.failed(format!("the switch `{to}` has no free port: {why}")));
         };
         let alias = format!("{} {}", moved.name, moved.links[number].name);
         let port: &LinkId = &end.link;
@@ -88,6 +96,14 @@ impl Network {
         };
         self.topology = moved;
         Ok(())
+    }
+
+    /// Returns the joint of the OpenFlow switch at this end of a link.
+    fn joint_of(&self, at: Attachment) -> Option<&LinkId> {
+        match at {
+            Attachment::Switch { switch, bridge } => self.switches[switch].joints.get(bridge),
+            Attachment::Host(_) => None,
+        }
     }
 
     /// Records delay, rate and loss of the link at this position of the topology, after the caller

@@ -26,7 +26,8 @@ pub(super) struct NetworkNames {
     pub(super) group: LinkGroup,
 }
 
-/// The end of a link between switches, or the end of a joint between two bridges of a switch.
+/// The end of a link between switches, or the end of a joint: between two bridges of a switch, or
+/// between a bridge and an OpenFlow switch.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Side {
     First,
@@ -52,6 +53,11 @@ impl NetworkNames {
     /// Returns the network namespace of a host: `myelin-TOPOLOGY-HOST`.
     pub(super) fn netns(&self, host: &str) -> String {
         format!("myelin-{}-{host}", self.topology)
+    }
+
+    /// Returns the network namespace of the OpenFlow switches. No host has a dot in its name.
+    pub(super) fn openflow_netns(&self) -> String {
+        format!("myelin-{}.openflow", self.topology)
     }
 
     /// Returns the owner that the namespaces record. Other topologies and chains have other owners.

@@ -102,6 +102,29 @@ impl LinkGroup {
         ))
     }
 
+    /// Makes a bridge of the group that hands each frame of one of its two ports to the other: it
+    /// forgets at once where it saw a station, and forwards also frames for the bridge itself,
+    /// except those that the kernel forwards at no bridge (spanning tree, pause, LACP).
+    pub fn create_relay(&self, name: &str) -> Result<Request> {
+        // The other link-local addresses of IEEE 802.1D.
+        const FORWARDED: u16 = 0xfff8;
+        check_name(name)?;
+        let data = InfoData::Bridge(vec![
+            InfoBridge::AgeingTime(0),
+            InfoBridge::GroupFwdMask(FORWARDED),
+            InfoBridge::MulticastSnooping(false),
+        ]);
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Group(self.number),
+            kind_attribute(InfoKind::Bridge, Some(data)),
+        ];
+        let action = format!("create bridge `{name}`");
+        let message = RouteNetlinkMessage::NewLink(message);
+        Ok(Request::create(action, message))
+    }
+
     /// Returns the links of the group.
     pub fn links(&self, netlink: &mut Netlink) -> Result<Vec<Link>> {
         let mut links = netlink.links()?;

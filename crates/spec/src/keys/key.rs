@@ -135,9 +135,7 @@ pub enum ValueType {
     TextOrMap(&'static [ConfigKey]),
     /// The functions of a chain, each a mapping with these keys.
     Functions(&'static [ConfigKey]),
-    /// A list of names.
-    Names,
-    /// The hosts of a topology, each a name or a mapping with these keys.
+    /// The hosts or switches of a topology, each a name or a mapping with these keys.
     Hosts(#[serde(skip)] &'static [ConfigKey]),
     /// The links of a topology, each a mapping with these keys.
     Links(#[serde(skip)] &'static [ConfigKey]),
@@ -190,7 +188,6 @@ impl fmt::Display for ValueType {
             Self::Text => "text",
             Self::TextOrList => "text, or a list",
             Self::Functions(_) => "list of functions",
-            Self::Names => "list of names",
             Self::Hosts(_) => "list of names or mappings",
             Self::Links(_) => "list of links",
             Self::Ends => "list of two names",

@@ -1,5 +1,7 @@
 //! Reads a `Topology`.
 
+mod switches;
+
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -78,8 +80,8 @@ keys! {
         /// The nodes: hosts that each run an agent and forward frames between their links. Each is
         /// a name, or a mapping.
         "nodes" = ConfigKey::new(ValueType::Hosts(HOST_KEYS));
-        /// The names of the switches.
-        "switches" = ConfigKey::new(ValueType::Names);
+        /// The switches: each a name, or a mapping.
+        "switches" = ConfigKey::new(ValueType::Hosts(switches::SWITCH_KEYS));
         /// The links between hosts, nodes and switches. Links between nodes and switches form no
         /// loop.
         "links" = ConfigKey::new(ValueType::Links(LINK_KEYS));
@@ -95,10 +97,13 @@ pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
     let spec = top.required("spec", "hosts, switches and links", example)?;
     let fields = spec.mapping(KEYS)?;
     let mut names = Names::default();
+    let hosts = read_all_hosts(&fields, &mut names);
+    let switches = switches::read(&fields, &hosts, &mut names);
     let mut topology = Topology {
         name: String::new(),
-        hosts: read_all_hosts(&fields, &mut names),
-        switches: read_switches(&fields, &mut names),
+        hosts,
+        switches: switches.names,
+        controllers: switches.controllers,
         links: Vec::new(),
         place: faults.place(top.span),
     };
@@ -262,19 +267,6 @@ fn give_default_addresses(hosts: &mut [HostSpec]) {
             prefix_len: 8,
         }));
     }
-}
-
-fn read_switches(spec: &Fields<'_>, names: &mut Names) -> Vec<String> {
-    let field = spec.get("switches");
-    let elements = field.map(|field| elements(&field, "switches", MAX_NODES));
-    let mut switches = Vec::new();
-    for element in elements.unwrap_or_default() {
-        if let Some(name) = name::read_label(&element) {
-            names.add(&name, true, &element);
-            switches.push(name);
-        }
-    }
-    switches
 }
 
 fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {

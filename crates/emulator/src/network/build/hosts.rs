@@ -26,10 +26,11 @@ impl Builder<'_> {
     ) -> Result<OpenHosts> {
         let hosts = &self.topology.hosts[self.made_hosts..];
         let owner = self.names.owner();
-        let names: Vec<String> = hosts
-            .iter()
-            .map(|host| self.names.netns(&host.name))
-            .collect();
+        let names = hosts.iter().map(|host| self.names.netns(&host.name));
+        let has_openflow = self.is_first && !self.topology.controllers.is_empty();
+        // Last: [`Builder::join_openflow`] finds it there.
+        let openflow = has_openflow.then(|| self.names.openflow_netns());
+        let names: Vec<String> = names.chain(openflow).collect();
         for name in &names {
             let (name, owner) = (name.clone(), owner.clone());
             resources
@@ -37,7 +38,7 @@ impl Builder<'_> {
                 .push(journal.guard(Resource::Netns { name, owner })?);
         }
         let prepare = |position: usize| {
-            let has_ipv6 = uses_ipv6(&hosts[position]);
+            let has_ipv6 = hosts.get(position).is_some_and(uses_ipv6);
             if has_ipv6 {
                 // The addresses are usable at once, and stay while the link is down.
                 sysctl::set_accept_dad(sysctl::NEW_LINKS, 0)?;
