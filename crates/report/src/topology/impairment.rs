@@ -132,7 +132,7 @@ mod tests {
             ..ChainSource::default()
         };
         let mut status = TopologyStatus::of(&source.parse_objects().unwrap().topologies[0]);
-        let described = status.links.iter().map(|link| describe_impairments(link));
+        let described = status.links.iter().map(describe_impairments);
         let words = ", delay 10ms +- 1ms, 10Mbit, queue 50, loss 0.5 % in bursts of 3";
         assert_eq!(described.collect::<Vec<_>>(), ["", words]);
         assert_eq!(details(&status, 100), "", "the topology does not run");
