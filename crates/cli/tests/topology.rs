@@ -333,6 +333,8 @@ fn down_all_removes_the_topologies_of_a_killed_agent() {
     }
     let myelin = Myelin::new_shared();
     up(&myelin, LAB);
+    let is_sleep = |arguments: &[String]| arguments == ["sleep", "98764"];
+    let find_sleep = || myelin_linux::procfs::find_processes(is_sleep).unwrap();
     let hanging = myelin
         .command(&[
             "exec",
@@ -344,14 +346,16 @@ fn down_all_removes_the_topologies_of_a_killed_agent() {
         .spawn()
         .unwrap();
     wait_for("the program's group", || {
-        let path = format!("/proc/{}/cgroup", hanging.id());
-        std::fs::read_to_string(path).is_ok_and(|text| text.contains("/host-"))
+        let group = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        let mut found = find_sleep().into_iter();
+        found.any(|pid| group(&pid).is_ok_and(|text| text.contains("/host-")))
     });
     kill(&myelin.read_agent_pid().into());
     let recovered = myelin.run_ok(&["down", "--all"]);
     assert!(recovered.contains("recovered"), "{recovered}");
     let mut hanging = hanging;
     hanging.wait().unwrap();
+    wait_for("the end of the program", || find_sleep().is_empty());
     myelin.assert_clean();
     for milliseconds in [1, 5, 10, 20, 40] {
         let file = myelin.write_file(LAB);

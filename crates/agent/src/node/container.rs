@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -180,8 +180,11 @@ impl Container {
         // The configuration contains the program's environment: only root may read it.
         let mut private = DirBuilder::new();
         if let Some(containers) = self.bundle.parent() {
-            // Other users can pass to their own bundle, and cannot list.
-            private.recursive(true).mode(0o711).create(containers)?;
+            private.recursive(true).mode(0o700).create(containers)?;
+            if self.user.is_some() {
+                // Other users can pass to their own bundle, and cannot list.
+                fs::set_permissions(containers, fs::Permissions::from_mode(0o711))?;
+            }
         }
         // runc reads the configuration with all rights, so the bundle belongs to root.
         private.mode(if self.user.is_some() { 0o711 } else { 0o700 });
