@@ -28,11 +28,15 @@ mod rate_bucket;
 mod rate_isolation;
 mod rate_overhead;
 mod rings;
+mod unis_agreement;
 mod unis_batches;
 mod unis_density;
+mod unis_latency;
+mod unis_motivation;
 mod unis_multi;
 mod unis_occupancy;
 mod unis_scale;
+mod unis_slices;
 mod unis_throughput;
 
 use crate::Experiment;
@@ -59,7 +63,11 @@ pub(crate) const ALL: &[Experiment] = &[
     rate_overhead::EXPERIMENT,
     rate_bucket::EXPERIMENT,
     bound::EXPERIMENT,
+    unis_motivation::EXPERIMENT,
     unis_throughput::EXPERIMENT,
+    unis_latency::EXPERIMENT,
+    unis_slices::EXPERIMENT,
+    unis_agreement::EXPERIMENT,
     unis_batches::EXPERIMENT,
     unis_density::EXPERIMENT,
     unis_multi::EXPERIMENT,

@@ -44,11 +44,19 @@ pub enum Fault {
     QuadraticUp,
     /// A link of 10 ms has 11 ms.
     LongDelay,
+    /// Functions that the operating system should let share a core have a core each.
+    OwnCores,
+    /// Slices of `unis` without the occupancy rule where it should have it, on a live core.
+    LiveRuleOff,
+    /// A switch costs 30 us more in the simulation that is compared with a live core.
+    DearSwitch,
+    /// `deadline` hands the core over each 2 ms.
+    LongTurns,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -68,6 +76,10 @@ impl Fault {
         Self::PlaceByLoad,
         Self::QuadraticUp,
         Self::LongDelay,
+        Self::OwnCores,
+        Self::LiveRuleOff,
+        Self::DearSwitch,
+        Self::LongTurns,
     ];
 
     /// Its name on the command line.
@@ -92,6 +104,10 @@ impl Fault {
             Self::PlaceByLoad => "place-by-load",
             Self::QuadraticUp => "quadratic-up",
             Self::LongDelay => "long-delay",
+            Self::OwnCores => "own-cores",
+            Self::LiveRuleOff => "live-rule-off",
+            Self::DearSwitch => "dear-switch",
+            Self::LongTurns => "long-turns",
         }
     }
 
@@ -123,6 +139,10 @@ impl Fault {
             Self::PlaceByLoad => ("placement", "simulated chains, delay"),
             Self::QuadraticUp => ("emulator-scale", "hosts / "),
             Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
+            Self::OwnCores => ("unis-motivation", "fair class / own cores"),
+            Self::LiveRuleOff => ("unis-slices", "rule on, slices of 125 % / 75 %"),
+            Self::DearSwitch => ("unis-agreement", "cooperative k=16"),
+            Self::LongTurns => ("unis-latency", "deadline / unis"),
         }
     }
 }

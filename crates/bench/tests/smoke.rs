@@ -14,7 +14,7 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 16] = [
+const GATE: [&str; 17] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
@@ -25,6 +25,7 @@ const GATE: [&str; 16] = [
     "framework",
     "rate-overhead",
     "bound",
+    "unis-motivation",
     "unis-batches",
     "unis-density",
     "unis-multi",
