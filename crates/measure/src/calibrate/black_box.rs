@@ -149,7 +149,7 @@ mod tests {
         };
         let source = myelin_spec::Source::new("test");
         let text = chain_text(&config, 3);
-        let parsed = myelin_spec::parse_objects(&text, &source, &BTreeMap::new());
+        let parsed = myelin_spec::parse_objects(&text, &source, &BTreeMap::<String, String>::new());
         let parsed = parsed.expect("the text is a chain file");
         let found = parsed.chains[0].functions[0].config.own_core();
         let found = found.expect("a black box");
