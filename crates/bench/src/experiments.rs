@@ -35,11 +35,15 @@ mod sfc_owd;
 mod sfc_rendering;
 mod sharing_delay;
 mod switch_cost;
+mod unis_agreement;
 mod unis_batches;
 mod unis_density;
+mod unis_latency;
+mod unis_motivation;
 mod unis_multi;
 mod unis_occupancy;
 mod unis_scale;
+mod unis_slices;
 mod unis_throughput;
 
 use crate::Experiment;
@@ -68,7 +72,11 @@ pub(crate) const ALL: &[Experiment] = &[
     bound::EXPERIMENT,
     switch_cost::EXPERIMENT,
     sharing_delay::EXPERIMENT,
+    unis_motivation::EXPERIMENT,
     unis_throughput::EXPERIMENT,
+    unis_latency::EXPERIMENT,
+    unis_slices::EXPERIMENT,
+    unis_agreement::EXPERIMENT,
     unis_batches::EXPERIMENT,
     unis_density::EXPERIMENT,
     unis_multi::EXPERIMENT,

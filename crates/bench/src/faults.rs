@@ -56,11 +56,19 @@ pub enum Fault {
     EarlyActive,
     /// The nodes of Myelin's chains are twenty times as far from each other.
     FarNodes,
+    /// Functions that the operating system should let share a core have a core each.
+    OwnCores,
+    /// Slices of `unis` without the occupancy rule where it should have it, on a live core.
+    LiveRuleOff,
+    /// A switch costs 30 us more in the simulation that is compared with a live core.
+    DearSwitch,
+    /// `deadline` hands the core over each 2 ms.
+    LongTurns,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 29] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -86,6 +94,10 @@ impl Fault {
         Self::SlowNodes,
         Self::EarlyActive,
         Self::FarNodes,
+        Self::OwnCores,
+        Self::LiveRuleOff,
+        Self::DearSwitch,
+        Self::LongTurns,
     ];
 
     /// Its name on the command line.
@@ -116,6 +128,10 @@ impl Fault {
             Self::SlowNodes => "slow-nodes",
             Self::EarlyActive => "early-active",
             Self::FarNodes => "far-nodes",
+            Self::OwnCores => "own-cores",
+            Self::LiveRuleOff => "live-rule-off",
+            Self::DearSwitch => "dear-switch",
+            Self::LongTurns => "long-turns",
         }
     }
 
@@ -153,6 +169,10 @@ impl Fault {
             Self::SlowNodes => ("sfc-rendering", "nodes / 1 node"),
             Self::EarlyActive => ("sfc-gap", "packets after active"),
             Self::FarNodes => ("sfc-owd", "/ kernel forwarding"),
+            Self::OwnCores => ("unis-motivation", "fair class / own cores"),
+            Self::LiveRuleOff => ("unis-slices", "rule on, slices of 125 % / 75 %"),
+            Self::DearSwitch => ("unis-agreement", "cooperative k=16"),
+            Self::LongTurns => ("unis-latency", "deadline / unis"),
         }
     }
 }

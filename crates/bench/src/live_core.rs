@@ -1,5 +1,5 @@
-//! Pipelines whose processes share one core, fed and drained without a device, so that one core and
-//! no link decides.
+//! Pipelines whose processes share one core or have cores of their own, fed and drained without a
+//! device, so that cores and no link decide.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use myelin_dataplane::replay_port::Replay;
 use myelin_dataplane::{
     CoreStats, CoreTable, Idle, Pipeline, UserChain, UserExit, UserSegment, WorkerConfig,
     WorkerHandle,
 };
-use myelin_linux::affinity;
+use myelin_linux::sched::{self, Policy as Class};
+use myelin_linux::{affinity, procfs};
+use myelin_packet::sojourn::Histogram;
 use myelin_policy::sharing::Parameters;
 use myelin_spec::{FunctionConfig, WorkConfig};
 
@@ -27,7 +30,73 @@ const WARM_UP: Duration = Duration::from_millis(60);
 /// The chain.
 const SPI: u32 = 1;
 
-/// Functions in a pipeline on the last core, each in its own process. Dropping it ends them.
+/// The work of `functions` functions, which have these cycles in turn.
+pub(crate) fn chain_of(cycles: &[u32], functions: usize) -> Vec<u32> {
+    cycles.iter().copied().cycle().take(functions).collect()
+}
+
+/// What a pipeline consists of.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveSetup {
+    /// The work on a packet in each function, cycles.
+    cycles: Vec<u32>,
+    /// The core of each function.
+    cores: Vec<u32>,
+    policy: Option<Parameters>,
+    class: Class,
+    feed: Feed,
+}
+
+/// Where packets come from.
+#[derive(Debug, Clone, Copy)]
+enum Feed {
+    /// From the memory of the first function, as fast as it takes them.
+    First,
+    /// From a process on the first core, at this rate, or as fast as the first function takes them.
+    Own(Option<u64>),
+}
+
+impl LiveSetup {
+    /// All functions on the last core. Without `policy`, the kernel shares it.
+    pub(crate) fn shared(cycles: Vec<u32>, policy: Option<Parameters>) -> Result<Self, Error> {
+        let last = affinity::get(0)?.pop().unwrap_or_default() as u32;
+        Ok(Self {
+            cores: vec![last; cycles.len()],
+            cycles,
+            policy,
+            class: Class::Other,
+            feed: Feed::First,
+        })
+    }
+
+    /// With a core for each function, as far as there are cores.
+    pub(crate) fn on_own_cores(mut self) -> Result<Self, Error> {
+        let cores = affinity::get(0)?;
+        let cores = cores.iter().rev().cycle();
+        self.cores = cores
+            .take(self.cycles.len())
+            .map(|core| *core as u32)
+            .collect();
+        Ok(self)
+    }
+
+    /// With all functions in this class of the kernel's scheduler.
+    pub(crate) fn in_class(mut self, class: Class) -> Self {
+        self.class = class;
+        self
+    }
+
+    /// With packets from a process on the first core, at this rate.
+    pub(crate) fn fed_at(mut self, rate_pps: Option<u64>) -> Result<Self, Error> {
+        let first = affinity::get(0)?.first().copied().unwrap_or_default() as u32;
+        self.feed = Feed::Own(rate_pps);
+        self.cycles.insert(0, 0);
+        self.cores.insert(0, first);
+        Ok(self)
+    }
+}
+
+/// Functions in a pipeline, each in its own process. Dropping it ends them.
 pub(crate) struct LivePipeline {
     // The stages end before the first process.
     pipeline: Pipeline,
@@ -39,6 +108,8 @@ pub(crate) struct LivePipeline {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiveWindow {
     pub(crate) seconds: f64,
+    /// Time that all processes had a core, s.
+    pub(crate) cpu_s: f64,
     pub(crate) packets: u64,
     /// Packets that the first function took.
     pub(crate) taken: u64,
@@ -46,29 +117,30 @@ pub(crate) struct LiveWindow {
     /// Time of the policy's decisions, s.
     pub(crate) decide_s: f64,
     pub(crate) switch_us: f64,
+    /// The time of packets in the pipeline, if they came at a rate.
+    pub(crate) sojourn: Histogram,
 }
 
 impl LivePipeline {
-    /// Starts a process for each function: `cycles` of each packet. Without `policy`, the kernel
-    /// shares the core.
-    pub(crate) fn start(
-        program: &Path,
-        cycles: &[u32],
-        policy: Option<Parameters>,
-    ) -> Result<Self, Error> {
-        let core = affinity::get(0)?.last().map(|core| *core as u32);
-        let config = |name: &str| WorkerConfig {
+    /// Starts a process for each function.
+    pub(crate) fn start(program: &Path, setup: &LiveSetup) -> Result<Self, Error> {
+        let cycles = &setup.cycles;
+        let config = |name: &str, position: usize| WorkerConfig {
             args: vec!["worker".into()],
-            core,
+            core: setup.cores.get(position).copied(),
             batch: BATCH,
             idle: Idle::Spin,
             frames: FRAMES,
             ring: RING,
             ..WorkerConfig::new(program, run_id(name))
         };
-        let mut head = WorkerHandle::spawn(config("first"))?;
+        let mut head = WorkerHandle::spawn(config("first", 0))?;
         let packet = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 18);
-        let port = head.add_replay(packet, (SPI, 0))?;
+        let port = head.add_replay(Replay {
+            packet,
+            chain: (SPI, 0),
+            rate_pps: setup.rate_pps(),
+        })?;
         let work = |cycles: &u32| {
             FunctionConfig::Work(WorkConfig {
                 cycles: *cycles,
@@ -87,23 +159,36 @@ impl LivePipeline {
             }],
         };
         let pipeline = Pipeline::deploy(&mut head, &chain, |position| {
-            config(&format!("stage{position}"))
+            config(&format!("stage{position}"), position.into())
         })?;
         let mut live = Self {
             pipeline,
             head,
             table: None,
         };
-        if let Some(policy) = policy {
-            live.share(policy)?;
+        if let Some(policy) = setup.policy {
+            live.share(policy, setup.has_feeder())?;
+        }
+        if setup.class != Class::Other {
+            for pid in live.pids() {
+                sched::set(pid, setup.class)?;
+            }
         }
         thread::sleep(WARM_UP);
         Ok(live)
     }
 
-    fn share(&mut self, policy: Parameters) -> Result<(), Error> {
+    fn pids(&self) -> Vec<u32> {
+        let stages = self.pipeline.stages().iter();
+        let stages = stages.map(|stage| stage.handle.pid());
+        std::iter::once(self.head.pid()).chain(stages).collect()
+    }
+
+    /// Lets all processes take turns, or all but the feeder.
+    fn share(&mut self, policy: Parameters, has_feeder: bool) -> Result<(), Error> {
         let stages = self.pipeline.stages_mut().iter_mut();
-        let mut handles = vec![&mut self.head];
+        let head = (!has_feeder).then_some(&mut self.head);
+        let mut handles: Vec<_> = head.into_iter().collect();
         handles.extend(stages.map(|stage| &mut stage.handle));
         let members = handles.iter().map(|handle| (handle.member(), None));
         let table = Arc::new(CoreTable::create(&members.collect::<Vec<_>>(), policy)?);
@@ -116,6 +201,11 @@ impl LivePipeline {
 
     /// Counts packets for this time.
     pub(crate) fn observe(&self, window: Duration) -> LiveWindow {
+        let pids = self.pids();
+        let cpu = || -> Duration {
+            let times = pids.iter().map(|pid| procfs::run_time(*pid));
+            times.map(Result::unwrap_or_default).sum()
+        };
         let reader = self.pipeline.reader(&self.head);
         let read = || {
             let stats = reader.stats().unwrap_or_default();
@@ -124,12 +214,17 @@ impl LivePipeline {
                 .table
                 .as_ref()
                 .map_or(CoreStats::default(), |table| table.stats());
-            (Instant::now(), stats.transmitted, taken, core)
+            let sojourn = stats.sojourn;
+            (Instant::now(), stats.transmitted, taken, core, sojourn)
         };
-        let (start, before, taken_before, core_before) = read();
+        let (start, before, taken_before, core_before, sojourn_before) = read();
+        let cpu_before = cpu();
         thread::sleep(window);
-        let (end, after, taken, core) = read();
+        let cpu_s = cpu().saturating_sub(cpu_before).as_secs_f64();
+        let (end, after, taken, core, sojourn) = read();
         LiveWindow {
+            sojourn: sojourn.since(&sojourn_before),
+            cpu_s,
             seconds: (end - start).as_secs_f64(),
             packets: after - before,
             taken: taken - taken_before,
@@ -140,9 +235,41 @@ impl LivePipeline {
     }
 }
 
+impl LiveSetup {
+    fn rate_pps(&self) -> Option<u64> {
+        match self.feed {
+            Feed::First => None,
+            Feed::Own(rate_pps) => rate_pps,
+        }
+    }
+
+    fn has_feeder(&self) -> bool {
+        matches!(self.feed, Feed::Own(_))
+    }
+}
+
+impl Drop for LivePipeline {
+    fn drop(&mut self) {
+        // A process that polls with a real-time priority would delay the end of the others.
+        for pid in self.pids() {
+            let _ = sched::set(pid, Class::Other);
+        }
+    }
+}
+
 impl LiveWindow {
     pub(crate) fn mpps(&self) -> f64 {
         self.packets as f64 / self.seconds / 1e6
+    }
+
+    /// Packets in a second of the processes' own time, millions: what other programs took does not
+    /// count.
+    pub(crate) fn own_mpps(&self) -> f64 {
+        self.packets as f64 / self.cpu_s.max(1e-9) / 1e6
+    }
+
+    pub(crate) fn switches_per_s(&self) -> f64 {
+        self.switches as f64 / self.seconds
     }
 
     /// Packets that were lost between the functions, of those that left.

@@ -136,6 +136,13 @@ impl CoreScheduler {
         own
     }
 
+    /// Workers that hand the core over between batches; a switch costs this, ns.
+    pub(crate) fn hand_over(name: &'static str, parameters: Parameters, switch_ns: u64) -> Self {
+        Self::outside(name, parameters)
+            .between_batches()
+            .with_switch(switch_ns)
+    }
+
     /// The kernel's fair class, with functions that poll.
     pub(crate) fn fair(name: &'static str, slice_ns: u64) -> Self {
         Self {

@@ -14,7 +14,7 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 21] = [
+const GATE: [&str; 22] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
@@ -28,6 +28,7 @@ const GATE: [&str; 21] = [
     "switch-cost",
     "sharing-delay",
     "bound",
+    "unis-motivation",
     "unis-batches",
     "unis-density",
     "unis-multi",

@@ -21,7 +21,7 @@ fn make_port() -> ReplayPort {
     let packet = build::udp(build::client_v4(), build::server_v4(), &build::payload(200));
     let meta = Meta::new(1, 1, 0, 0, &parse(&packet).expect("a packet"));
     let borrower = Borrower::new(0).expect("a number");
-    ReplayPort::new(borrower, FRAMES, meta, packet)
+    ReplayPort::new(borrower, FRAMES, (meta, packet), None)
 }
 
 /// A profile that no packet exceeds, so no packet waits.

@@ -20,6 +20,7 @@ use crate::named_counters::{self, NamedCount};
 use crate::packet_socket::PacketSocket;
 use crate::process::{WorkerProcess, describe};
 use crate::protocol::Request;
+use crate::replay_port::Replay;
 use crate::ring_link::RingLink;
 use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
@@ -51,8 +52,8 @@ pub struct WorkerHandle {
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
     packet_sockets: BTreeMap<SocketId, PacketSocket>,
-    /// Replay ports: the packet, and the chain that it enters.
-    replays: BTreeMap<SocketId, (Vec<u8>, (u32, u16))>,
+    /// Replay ports.
+    replays: BTreeMap<SocketId, Replay>,
     /// Borrower numbers of rings and pipeline processes on this worker's UMEM.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
@@ -166,17 +167,14 @@ impl WorkerHandle {
         Ok(id)
     }
 
-    /// Adds a port that receives this packet again and again, as fast as the worker takes it, and
-    /// sends packets nowhere. The packet enters a chain of this service path identifier and
-    /// generation. For measurements without a device.
-    pub fn add_replay(&mut self, packet: Vec<u8>, chain: (u32, u16)) -> Result<SocketId, Error> {
+    /// Adds a port that receives this packet again and again, and sends packets nowhere.
+    pub fn add_replay(&mut self, replay: Replay) -> Result<SocketId, Error> {
         let id = self.unused_number()?;
         self.ask(&Request::AddReplay {
             id,
-            packet: packet.clone(),
-            chain,
+            replay: replay.clone(),
         })?;
-        self.replays.insert(id, (packet, chain));
+        self.replays.insert(id, replay);
         Ok(id)
     }
 

@@ -16,6 +16,7 @@ use crate::chain::{SocketId, UserChain};
 use crate::config::DevicePair;
 use crate::door::ChainRedirect;
 use crate::idle::Idle;
+use crate::replay_port::Replay;
 use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
 use crate::sys;
@@ -54,10 +55,8 @@ pub(crate) enum Request {
     AddReplay {
         /// Number of the port.
         id: SocketId,
-        /// The packet.
-        packet: Vec<u8>,
-        /// Service path identifier and generation of the packet.
-        chain: (u32, u16),
+        /// The packet and its times.
+        replay: Replay,
     },
     /// Close a socket that is no chain's exit.
     RemoveSocket {
@@ -202,6 +201,7 @@ pub(crate) enum NewPortKind {
     Replay {
         packet: Vec<u8>,
         meta: Meta,
+        rate_pps: Option<u64>,
     },
     PacketSocket {
         fd: OwnedFd,

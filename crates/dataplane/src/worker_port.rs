@@ -64,8 +64,12 @@ impl Driver for Sockets {
                 wake_fd,
                 side,
             } => RingPort::new(ring, wake_fd, side, borrower, memory).map(WorkerPort::Ring),
-            NewPortKind::Replay { packet, meta } => {
-                let port = ReplayPort::new(borrower, memory.frames(), meta, packet);
+            NewPortKind::Replay {
+                packet,
+                meta,
+                rate_pps,
+            } => {
+                let port = ReplayPort::new(borrower, memory.frames(), (meta, packet), rate_pps);
                 Ok(WorkerPort::Replay(port))
             }
             NewPortKind::PacketSocket { .. } => {

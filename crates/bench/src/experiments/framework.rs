@@ -102,7 +102,7 @@ fn create_forwarder(
     let packet = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     if let (Ok(headers), Some(borrower)) = (parse(&packet), Borrower::new(0)) {
         let meta = Meta::new(0, chain.spi, chain.generation, 0, &headers);
-        forwarder.add_port(0, ReplayPort::new(borrower, FRAMES, meta, packet));
+        forwarder.add_port(0, ReplayPort::new(borrower, FRAMES, (meta, packet), None));
     }
     forwarder.start();
     Ok(forwarder)

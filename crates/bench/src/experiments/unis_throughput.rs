@@ -8,7 +8,7 @@ use myelin_policy::sharing::{DeadlineParameters, Parameters, UnisParameters};
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::live_core::{BATCH, LivePipeline, LiveWindow, RING};
+use crate::live_core::{BATCH, LivePipeline, LiveSetup, LiveWindow, RING, chain_of};
 use crate::published::{Published, unis};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
@@ -44,9 +44,7 @@ const SHORT_SLICE: f64 = 0.001;
 
 const FIGURES: &[Figure<LiveWindow>] = &[
     Figure::new("throughput", Interval("_mpps"), LiveWindow::mpps),
-    Figure::new("switches_per_s", Median, |seen| {
-        seen.switches as f64 / seen.seconds
-    }),
+    Figure::new("switches_per_s", Median, LiveWindow::switches_per_s),
     Figure::new("switch_us", Median, |seen| seen.switch_us),
     Figure::new("decisions_of_core", Median, |seen| {
         seen.decide_s / seen.seconds
@@ -76,14 +74,9 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let deploy = |turns: &mut Turns<'_>| {
         subjects.measure(turns, |[kind, length, scheduler]| {
             let (_, cycles, _) = KINDS[kind];
-            let cycles: Vec<u32> = cycles
-                .iter()
-                .copied()
-                .cycle()
-                .take(LENGTHS[length])
-                .collect();
-            let policy = policy(scheduler, is_short);
-            let live = LivePipeline::start(session.program, &cycles, policy)?;
+            let cycles = chain_of(cycles, LENGTHS[length]);
+            let setup = LiveSetup::shared(cycles, policy(scheduler, is_short))?;
+            let live = LivePipeline::start(session.program, &setup)?;
             Ok(live.observe(window))
         })
     };

@@ -3,6 +3,11 @@
 
 use super::{Published, stated};
 
+/// Throughput of poll-mode functions that share a core by the operating system, over that with a
+/// core each: at most this, 64 bytes.
+pub(crate) const OPERATING_SYSTEM: Published = stated(0.01, "Anthony et al., Section 3 on Fig. 1: \
+    for both CFS and RT scheduler the throughput is about 1 % of line rate for 64 B packets");
+
 /// Least throughput of UNiS over that of cooperative functions with `k` = 8.
 pub(crate) const LIGHT: Published = stated(0.9, "Anthony et al., Section 5.2 on Fig. 4(a): the \
     deviation from the intrusive approach was no more than 10 % over all chain lengths");

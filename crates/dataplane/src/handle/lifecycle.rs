@@ -136,9 +136,9 @@ impl WorkerHandle {
         for (&id, socket) in &self.packet_sockets {
             process.ask(&socket.request(id), &socket.fds())?;
         }
-        for (&id, (packet, chain)) in &self.replays {
-            let (packet, chain) = (packet.clone(), *chain);
-            process.ask(&Request::AddReplay { id, packet, chain }, &[])?;
+        for (&id, replay) in &self.replays {
+            let replay = replay.clone();
+            process.ask(&Request::AddReplay { id, replay }, &[])?;
         }
         for (chain, block) in self.chains.values().cloned() {
             process.ask(&Request::AddChain { chain, block }, &[])?;

@@ -20,6 +20,7 @@ use crate::flows;
 use crate::forwarder::MAX_DRAIN_NS;
 use crate::named_counters;
 use crate::protocol::{NewPort, NewPortKind, Reply, Request, receive_request, send_reply};
+use crate::replay_port::Replay;
 use crate::segment::Segment;
 use crate::stats::StatsFile;
 use crate::sys;
@@ -114,7 +115,7 @@ impl<D: Driver> ControlThread<D> {
                 )
             }
             Request::AddPacketSocket { id, receives } => self.add_packet_socket(id, receives, fds),
-            Request::AddReplay { id, packet, chain } => self.add_replay(id, packet, chain),
+            Request::AddReplay { id, replay } => self.add_replay(id, replay),
             Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
                 let holder = Borrower::of(id)?;
@@ -187,10 +188,20 @@ impl<D: Driver> ControlThread<D> {
         self.add_port(id, kind)
     }
 
-    fn add_replay(&self, id: SocketId, packet: Vec<u8>, (spi, generation): (u32, u16)) -> Reply {
+    fn add_replay(&self, id: SocketId, replay: Replay) -> Reply {
+        let Replay {
+            packet,
+            chain: (spi, generation),
+            rate_pps,
+        } = replay;
         let headers = parse(&packet).map_err(|error| format!("{error:?}"))?;
         let meta = Meta::new(0, spi, generation, 0, &headers);
-        self.add_port(id, NewPortKind::Replay { packet, meta })
+        let kind = NewPortKind::Replay {
+            packet,
+            meta,
+            rate_pps,
+        };
+        self.add_port(id, kind)
     }
 
     fn redirect_chain(&self, chain: ChainRedirect, row: u32) -> Reply {

@@ -28,8 +28,8 @@ const MIN_RING: u32 = 2 * SHORT_BURST as u32;
 /// Measures the program of a function. No other function may run on its core.
 ///
 /// # Errors
-/// The program does not run, or does not pass the packets; the machine has one core, or no real-time
-/// priority for the thread that blocks the core.
+/// The program does not run, or does not pass the packets; the machine has one core, or no
+/// real-time priority for the thread that blocks the core.
 pub fn measure_black_box(
     chains: &dyn Chains,
     (name, config): (&str, &ExternalConfig),
