@@ -7,7 +7,7 @@ use myelin_policy::sharing::Parameters;
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::live_core::LivePipeline;
+use crate::live_core::{LivePipeline, LiveSetup};
 use crate::reference::Runner;
 use crate::sampling::{Sampling, Turns};
 use crate::variant::{polling_core, probing_core};
@@ -116,7 +116,8 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
 /// next worker has looked at the rings.
 fn observe_workers(session: Session<'_>, window: Duration) -> Result<Switch, Error> {
     let policy = Parameters::Cooperative { reads: 8 };
-    let live = LivePipeline::start(session.program, &CYCLES, Some(policy))?;
+    let setup = LiveSetup::shared(CYCLES.to_vec(), Some(policy))?;
+    let live = LivePipeline::start(session.program, &setup)?;
     let ns = live.observe(window).switch_us * 1e3;
     Ok(Switch {
         lost_ns: ns,
