@@ -1,9 +1,9 @@
 //! The client of the agent's API, for the command line and other Rust programs.
 
+mod start;
+
 use std::os::fd::BorrowedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
@@ -23,8 +23,6 @@ use crate::{
     TopologyStatus, UpRequest, send_descriptors,
 };
 
-/// Longest wait for the socket of a new agent.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for an agent that removes its chains and stops.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the kernel to end a killed agent.
@@ -32,8 +30,6 @@ const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// Longest wait for the answer to a request that only reads. Requests that change something and
 /// streams take as long as they need.
 const READ_LIMIT: Duration = Duration::from_secs(30);
-/// An agent that a client started stops after this time without a chain.
-const IDLE_EXIT: &str = "60s";
 
 /// A client of the agent that serves one run directory. Each call opens a new connection.
 pub struct Client {
@@ -138,7 +134,7 @@ impl Client {
                 run_dir.path().display()
             )));
         }
-        start_agent(run_dir, program)?;
+        start::start_agent(run_dir, program)?;
         Self::connect(run_dir)?.ok_or_else(|| {
             ApiError::failed(format!(
                 "the agent stopped right after its start; see the log {}",
@@ -493,43 +489,6 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
              `myelin down --all` stops the agent"
         ))
     })
-}
-
-/// Starts `PROGRAM agent` in its own process group, so the agent outlives the client and the
-/// client's terminal.
-fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
-    let failed = |path: &str, error: std::io::Error| {
-        ApiError::failed(format!("cannot start the agent: {path}: {error}"))
-    };
-    std::fs::create_dir_all(run_dir.path())
-        .map_err(|error| failed(&run_dir.path().display().to_string(), error))?;
-    let log = std::fs::File::create(run_dir.log())
-        .map_err(|error| failed(&run_dir.log().display().to_string(), error))?;
-    let mut child = Command::new(program)
-        .args(["agent", "--idle-exit", IDLE_EXIT, "--run-dir"])
-        .arg(run_dir.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        // An interrupt in the client's terminal must not reach the agent.
-        .process_group(0)
-        .spawn()
-        .map_err(|error| failed(&program.display().to_string(), error))?;
-    let start = Instant::now();
-    loop {
-        if std::os::unix::net::UnixStream::connect(run_dir.socket()).is_ok() {
-            return Ok(());
-        }
-        let ended = child.try_wait().ok().flatten();
-        if ended.is_some() || start.elapsed() > START_LIMIT {
-            let log = std::fs::read_to_string(run_dir.log()).unwrap_or_default();
-            return Err(ApiError::failed(format!(
-                "the agent did not start: {}",
-                log.lines().last().unwrap_or("the log is empty").trim()
-            )));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 #[cfg(test)]

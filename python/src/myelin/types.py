@@ -420,6 +420,15 @@ class ContainerStatus(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ControllerStatus(Record):
+    """The controller of an OpenFlow switch."""
+    address: str
+    """Its address, as in the file."""
+    state: ControllerState
+    """Whether the switch has reached it."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class CoreStatus(Record):
     """A core whose workers hand it over to each other (`worker.sharing`). The counters begin anew
     when a worker or a ring comes or goes.
@@ -2192,6 +2201,8 @@ class TopologySwitch(Record):
     """A switch of a topology."""
     bridges: list[str]
     """The kernel bridges of the switch; none if the topology does not run."""
+    controller: Optional[ControllerStatus] = None
+    """The controller of an OpenFlow switch."""
     name: str
     """The switch's name."""
 
@@ -2258,6 +2269,7 @@ Change = Literal["created", "changed", "unchanged"]
 Class = Literal["elementary", "basic", "advanced"]
 Classify = Literal["calvin", "cost"]
 ContainerImage = Union[Literal["machine"], ContainerImageDirectory, ContainerImageStored]
+ControllerState = Literal["not-running", "silent", "connected", "switch-ended"]
 Enforce = Literal["auto", "both", "policer", "shaper", "none"]
 Entry = Literal["door", "kernel", "user", "link"]
 ErrorKind = Literal["usage", "failed", "refused"]

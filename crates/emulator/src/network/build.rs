@@ -186,7 +186,7 @@ impl Builder<'_> {
         switches.map(plan).collect()
     }
 
-    /// Makes the bridges of switches, and returns their names. `first` is the number of the first one.
+    /// Makes the bridges of switches, and returns their names. `first` is the first one's number.
     fn create_bare_bridges(
         &self,
         netlink: &mut Netlink,
