@@ -5,6 +5,7 @@ pub mod aes_decrypt;
 pub mod chain_file;
 pub mod decompress;
 pub mod dpi_patterns;
+pub mod image_layer;
 pub mod parse_packet;
 mod payloads;
 pub mod rlnc_decode;

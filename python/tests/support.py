@@ -46,6 +46,8 @@ class AgentTest(unittest.TestCase):
         cls.directory = Path(tempfile.mkdtemp(prefix="myelin-test-py"))
         cls.tag = f"p{os.getpid()}"
         cls.client = myelin.Client(cls.directory / "run")
+        os.environ["MYELIN_IMAGES"] = str(cls.directory / "images")
+        os.environ["MYELIN_ACCESS"] = str(cls.directory / "access.yaml")
 
     @classmethod
     def tearDownClass(cls) -> None:

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import json
 import os
+import re
 import signal
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable
-from typing import Optional
+from pathlib import Path
+from typing import Any, Optional
 
 from support import AgentTest, run, wait_for
 
@@ -16,7 +23,36 @@ import myelin
 from myelin.errors import ArgumentError, CommandError
 
 
-class OnHosts(AgentTest):
+def write_archive(path: Path, command: list[str]) -> None:
+    """Writes an OCI archive with a shell, two programs and their libraries."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for program in ("/bin/sh", "/bin/sleep", "/bin/ls"):
+            listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+            libraries = re.findall(r"(/\S+) \(", listed)
+            for file in (program, *libraries):
+                if file[1:] not in tar.getnames():
+                    tar.add(os.path.realpath(file), file[1:])
+    blobs: dict[str, bytes] = {}
+
+    def add(blob: bytes) -> dict[str, Any]:
+        digest = hashlib.sha256(blob).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = blob
+        return {"digest": f"sha256:{digest}", "size": len(blob)}
+
+    config = {"config": {"Cmd": command, "Env": ["GREETING=of the image"], "WorkingDir": "/srv"}}
+    manifest = {"config": add(json.dumps(config).encode()), "layers": [add(gzip.compress(layer.getvalue()))]}
+    blobs["index.json"] = json.dumps({"manifests": [add(json.dumps(manifest).encode())]}).encode()
+    with tarfile.open(path, "w") as archive:
+        for name, blob in blobs.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(blob)
+            archive.addfile(info, io.BytesIO(blob))
+
+
+class HostsTest(AgentTest):
+    """A network for each test."""
+
     def network(self, name: str) -> myelin.Network:
         """A running network of two hosts, of which h2 has limits. It ends with the test."""
         network = myelin.Network(self.name(name), client=self.client)
@@ -41,6 +77,8 @@ class OnHosts(AgentTest):
         except FileNotFoundError:
             return False
 
+
+class OnHosts(HostsTest):
     def test_programs_have_the_callers_pipes_and_signals(self) -> None:
         h1 = self.network("pipes").host("h1")
         with h1.popen(["cat"], stdin=subprocess.PIPE) as cat:
@@ -138,6 +176,32 @@ class OnHosts(AgentTest):
         self.assertEqual([pid for pid in pids if self.runs(pid)], [])
         self.assertEqual(self.client.containers(), [])
 
+    def test_images_are_stored_and_run(self) -> None:
+        h1 = self.network("image").host("h1")
+        archive = self.directory / "image.tar"
+        write_archive(archive, ["/bin/sh", "-c", "echo $GREETING $PWD; exec /bin/sleep 1000"])
+        stored = self.client.import_image("shell", archive)
+        self.assertEqual((stored.layers, [one.name for one in self.client.images()]), (1, ["shell"]))
+        box = h1.add_container("box", "shell", env={"GREETING": "hello"})
+        wait_for("the output", lambda: box.logs() == "hello /srv\n")
+        other = h1.add_container("other", "shell", ["/bin/sh", "-c", "echo $GREETING; ls /; ls /nowhere"])
+        wait_for("the other output", lambda: "/nowhere" in other.logs())
+        self.assertTrue(other.logs().startswith("of the image\n"), other.logs())
+        for call in (
+            lambda: self.client.import_image("shell", archive),
+            lambda: self.client.import_image("../shell", archive),
+            lambda: self.client.import_image("other", "/etc/passwd"),
+            lambda: self.client.import_image("other", "/no/such/file"),
+            lambda: self.client.import_image("other", "/dev/zero"),
+            lambda: h1.add_container("third", "missing"),
+            lambda: self.client.remove_image("missing"),
+        ):
+            with self.assertRaises(myelin.MyelinError) as raised:
+                call()
+            self.assertIn("image", raised.exception.message)
+        self.client.remove_image("shell")
+        self.assertEqual((self.client.images(), os.listdir(self.directory / "images")), ([], []))
+
     def test_a_container_that_ends_is_told(self) -> None:
         h1 = self.network("ends").host("h1")
         ends = h1.add_container("ends", command="echo last words; exit 3")
@@ -183,6 +247,99 @@ class OnHosts(AgentTest):
                 self.client.run_dir / "containers").exists() else [], [])
             network.stop()
             network.start()
+
+
+NOBODY = 65534
+RULES = """
+rules:
+  - users: [nobody]
+    topologies: [@open]
+    exec: true
+    containers: true
+    cpu: 0.3cores
+  - { users: [nobody], topologies: [@half], exec: true }
+"""
+
+
+class WithRules(HostsTest):
+    """An agent with rules for another user than root."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.directory.chmod(0o755)
+        path = cls.directory / "access.yaml"
+        path.write_text(RULES.replace("@", f"p{os.getpid()}-"))
+        path.chmod(0o644)
+
+    def as_nobody(self, work: Callable[[], object]) -> str:
+        """Runs `work` in a process of the user nobody. Returns its result, or the message of its error, as text."""
+        import myelin.container
+        import myelin.process
+
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+                os.chdir("/")
+                try:
+                    result = str(work())
+                except myelin.MyelinError as error:
+                    result = error.message
+                os.write(writing, result.encode()[:4000])
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as result_pipe:
+            text = result_pipe.read().decode()
+        os.waitpid(child, 0)
+        return text
+
+    def test_rules_decide_about_other_users(self) -> None:
+        opened, half, closed = (self.network(name) for name in ("open", "half", "closed"))
+        h1 = opened.host("h1")
+        self.assertEqual(self.as_nobody(lambda: h1.cmd("id -u; id -G; ls /sys/class/net")), "65534\n65534\neth0\nlo\n")
+        self.assertIn("Permission denied", self.as_nobody(lambda: h1.cmd("cat /etc/shadow")))
+        path = f"{h1.path}"
+
+        def add(host: str, cpu: Optional[str] = "0.2cores", image: Optional[str] = None, name: str = "box") -> str:
+            command = "id -u; cat /etc/shadow; cat /proc/self/uid_map; sleep 1000"
+            return self.as_nobody(lambda: self.client.add_container(host, name, image, command, cpu=cpu))
+
+        self.assertIn("<Container", add(path))
+        (status,) = self.client.containers(path)
+        self.assertEqual(status.user, NOBODY)
+
+        def logs() -> str:
+            return self.as_nobody(lambda: self.client.container_log(path, "box"))
+
+        wait_for("the output", lambda: len(logs().splitlines()) == 3)
+        first, second, third = logs().splitlines()
+        self.assertEqual((first, third.split()), ("0", ["0", str(NOBODY), "1"]))
+        self.assertIn("Permission denied", second)
+        with open(f"/proc/{status.pid}/status") as of_process:
+            self.assertIn(f"Uid:\t{NOBODY}\t", of_process.read())
+        root_owned = h1.add_container("root", command="sleep 1000")
+        for refused, expected in (
+            (add(path, name="two"), "100m is left"),
+            (add(path, cpu=None, name="two"), "no limit"),
+            (add(path, image="/usr", cpu="0.1cores", name="two"), "a directory as an image"),
+            (add(half.host("h1").path), "containers: true"),
+            (add(closed.host("h1").path), f"topology `{closed.name}`"),
+            (self.as_nobody(lambda: closed.host("h1").cmd("true")), f"topology `{closed.name}`"),
+            (self.as_nobody(lambda: self.client.limit_container(path, "box", cpu="0.4cores")), "300m is left"),
+            (self.as_nobody(lambda: self.client.remove_container(path, "root")), "another user"),
+            (self.as_nobody(lambda: self.client.down(opened.name)), "may not send"),
+            (self.as_nobody(lambda: self.client.import_image("x", "/etc/shadow")), "may not send"),
+        ):
+            self.assertIn(expected, refused)
+            self.assertIn("nobody" if "may not" in expected else "", refused)
+        self.assertTrue(root_owned.is_running)
+        self.assertIn("removed", self.as_nobody(lambda: self.client.remove_container(path, "box")))
+        self.assertEqual([one.name for one in self.client.containers(path)], ["root"])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ pub(crate) mod entrance;
 mod entry_link;
 pub(crate) mod host_containers;
 pub(crate) mod hosts;
+pub(crate) mod images;
 pub(crate) mod ingress_block;
 mod internal_link;
 pub(crate) mod layout;

@@ -18,9 +18,9 @@ use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
     ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply,
-    EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, LinkRequest, ProbeRequest,
-    RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus, TopologyLink, TopologyStatus, UpRequest,
-    send_descriptors,
+    EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, ImageRequest, ImageStatus,
+    LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus, TopologyLink,
+    TopologyStatus, UpRequest, send_descriptors,
 };
 
 /// Longest wait for the socket of a new agent.
@@ -202,6 +202,25 @@ impl Client {
     /// Ends a container and removes it.
     pub fn remove_container(&self, container: &ContainerName) -> Result<DownReply, ApiError> {
         self.call(Method::POST, "/containers/remove", Some(container))
+    }
+
+    /// Lists the stored images.
+    pub fn images(&self) -> Result<Vec<ImageStatus>, ApiError> {
+        self.get("/images")
+    }
+
+    /// Stores the image of an archive.
+    pub fn import_image(&self, request: &ImageRequest) -> Result<ImageStatus, ApiError> {
+        self.call(Method::POST, "/images", Some(request))
+    }
+
+    /// Removes a stored image.
+    pub fn remove_image(&self, name: &str) -> Result<DownReply, ApiError> {
+        self.call(
+            Method::DELETE,
+            &chain_path("/images", Some(name)),
+            None::<&()>,
+        )
     }
 
     /// Removes one chain or topology.

@@ -124,3 +124,31 @@ pub struct ContainerLog {
     /// The end of output and errors, at most 1 MiB. Bytes that are not UTF-8 are replaced.
     pub text: String,
 }
+
+/// Request to store the image of an OCI archive. Only users with all rights may send it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ImageRequest {
+    /// The new name.
+    pub name: String,
+    /// The absolute path of the archive.
+    pub archive: String,
+}
+
+/// A stored image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ImageStatus {
+    /// The image's name.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Environment variables, `NAME=VALUE`.
+    pub env: Vec<String>,
+    /// Number of layers in the archive.
+    pub layers: u64,
+    /// Number of files, directories and links of all layers.
+    pub files: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}

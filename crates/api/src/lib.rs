@@ -30,6 +30,9 @@
 //! | `POST /v2/containers/limits` | [`ContainerLimitsRequest`] | [`ContainerStatus`] |
 //! | `POST /v2/containers/log` | [`ContainerName`] | [`ContainerLog`] |
 //! | `POST /v2/containers/remove` | [`ContainerName`] | [`DownReply`] |
+//! | `GET /v2/images` | - | [`ImageStatus`] list: the stored images |
+//! | `POST /v2/images` | [`ImageRequest`] | [`ImageStatus`]: stores the image of an archive |
+//! | `DELETE /v2/images/NAME` | - | [`DownReply`] |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
 //! | `POST /v2/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
@@ -73,7 +76,7 @@ use serde::{Deserialize, Serialize};
 pub use client::Client;
 pub use container::{
     ContainerImage, ContainerLimits, ContainerLimitsRequest, ContainerLog, ContainerName,
-    ContainerRequest, ContainerStatus,
+    ContainerRequest, ContainerStatus, ImageRequest, ImageStatus,
 };
 pub use cores::{CoreStatus, TaskStatus};
 pub use exec::{

@@ -81,6 +81,9 @@ enum Command {
     /// Run containers in the hosts of topologies.
     #[command(subcommand)]
     Container(commands::container::Arguments),
+    /// Store images of containers.
+    #[command(subcommand)]
+    Image(commands::image::Arguments),
     /// Open a shell for a network, with Mininet's words.
     Shell(commands::shell::Arguments),
     /// Show the catalogue of function kinds.
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
         Command::Conform(arguments) => commands::conform::execute(&run_dir, &arguments),
         Command::Exec(arguments) => commands::exec::execute(&run_dir, &arguments),
         Command::Container(arguments) => commands::container::execute(&run_dir, &arguments),
+        Command::Image(arguments) => commands::image::execute(&run_dir, &arguments),
         Command::Shell(arguments) => commands::shell::execute(&run_dir, &arguments),
         Command::Functions(arguments) => commands::functions::execute(&arguments),
         Command::Calibrate(arguments) => commands::calibrate::execute(&run_dir, &arguments),

@@ -117,7 +117,7 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
         );
         answers += 1;
     }
-    assert_eq!(answers, 11);
+    assert_eq!(answers, 12);
 }
 
 /// Opens a lease and returns its connection and number.

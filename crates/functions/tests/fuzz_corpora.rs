@@ -30,6 +30,7 @@ tests! {
     chain_file: 50,
     decompress: 1000,
     dpi_patterns: 100,
+    image_layer: 300,
     parse_packet: 2000,
     rlnc_decode: 150,
     rlnc_recode: 300,

@@ -109,6 +109,18 @@ def remove_container(host: str, name: str) -> Call[types.DownReply]:
     return Call("POST", f"{_PREFIX}/containers/remove", types.DownReply, types.ContainerName(host=host, name=name))
 
 
+def images() -> Call[list[types.ImageStatus]]:
+    return Call("GET", f"{_PREFIX}/images", list[types.ImageStatus])
+
+
+def import_image(name: str, archive: str) -> Call[types.ImageStatus]:
+    return Call("POST", f"{_PREFIX}/images", types.ImageStatus, types.ImageRequest(name=name, archive=archive))
+
+
+def remove_image(name: str) -> Call[types.DownReply]:
+    return Call("DELETE", object_path("/images", name), types.DownReply)
+
+
 def probe(chain: str, options: types.ProbeOptions) -> Call[types.Event]:
     object_path("", chain)
     _check_probe(options)

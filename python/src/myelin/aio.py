@@ -14,6 +14,7 @@ from ._json import decode
 from ._wire import Call, Head, decode_line, fail, lost
 from .client import probe_options, require_running
 from .conform import ConformReport, Conformance
+from .container import Command, Image, make_limits, make_request
 from .documents import Described, describe
 from .errors import ConnectionLostError, FailedError, NoAgentError
 from .program import Program
@@ -234,6 +235,38 @@ class Client:
                     seen[event.serial] = has_ended
                     yield event
             await asyncio.sleep(_EVENTS_INTERVAL_S)
+
+    async def containers(self) -> list[types.ContainerStatus]:
+        """Lists the containers of all hosts."""
+        return await self._call(_requests.containers())
+
+    async def add_container(
+        self,
+        host: str,
+        name: str,
+        image: Image = None,
+        command: Command = None,
+        *,
+        cpu: Optional[str] = None,
+        memory: Optional[str] = None,
+        env: Optional[dict[str, str]] = None,
+    ) -> types.ContainerStatus:
+        """Starts a program as a container in a host, as `myelin.Client.add_container`."""
+        return await self._call(_requests.add_container(make_request(host, name, image, command, cpu, memory, env)))
+
+    async def limit_container(
+        self, host: str, name: str, *, cpu: Optional[str] = None, memory: Optional[str] = None
+    ) -> types.ContainerStatus:
+        """Changes limits of a container. What is not named stays."""
+        return await self._call(_requests.limit_container(host, name, make_limits(cpu, memory)))
+
+    async def container_log(self, host: str, name: str) -> str:
+        """The end of the output and the errors of a container."""
+        return (await self._call(_requests.container_log(host, name))).text
+
+    async def remove_container(self, host: str, name: str) -> types.DownReply:
+        """Ends a container and removes it."""
+        return await self._call(_requests.remove_container(host, name))
 
     async def link(
         self, link: str, change: types.LinkChange, *, topology: Optional[str] = None

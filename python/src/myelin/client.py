@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -238,6 +239,19 @@ class Client:
     def remove_container(self, host: str, name: str) -> types.DownReply:
         """Ends a container and removes it."""
         return self._call(_requests.remove_container(host, name))
+
+    def images(self) -> list[types.ImageStatus]:
+        """Lists the stored images."""
+        return self._call(_requests.images())
+
+    def import_image(self, name: str, archive: StrPath) -> types.ImageStatus:
+        """Stores the image of an OCI archive. Needs root."""
+        self.start_agent()
+        return self._call(_requests.import_image(name, os.path.abspath(archive)))
+
+    def remove_image(self, name: str) -> types.DownReply:
+        """Removes a stored image."""
+        return self._call(_requests.remove_image(name))
 
     # --- Links ---------------------------------------------------------------------------------------------------------
 

@@ -979,6 +979,32 @@ class HostInfo(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ImageRequest(Record):
+    """Request to store the image of an OCI archive. Only users with all rights may send it."""
+    archive: str
+    """The absolute path of the archive."""
+    name: str
+    """The new name."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class ImageStatus(Record):
+    """A stored image."""
+    bytes: int
+    """Bytes of all files."""
+    command: list[str]
+    """The program and its arguments."""
+    env: list[str]
+    """Environment variables, `NAME=VALUE`."""
+    files: int
+    """Number of files, directories and links of all layers."""
+    layers: int
+    """Number of layers in the archive."""
+    name: str
+    """The image's name."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class ImpairmentChange(Record):
     """A change of delay, rate or loss. A field without a value stays as it is."""
     delay_ns: Optional[int] = None

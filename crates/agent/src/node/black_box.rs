@@ -186,6 +186,7 @@ impl BlackBox {
             limits: function.sandbox.limits,
             rootfs: function.sandbox.rootfs.as_ref().map(PathBuf::from),
             netns: Some(&sandbox.netns),
+            user: None,
             turns: turns.demand(),
         };
         let netns = sandbox.netns.try_clone().map_err(|error| failed(&error))?;
@@ -328,6 +329,7 @@ impl BlackBoxState {
             stdout: Some(self.log.handle()?),
             stderr: Some(self.log.handle()?),
             capabilities: CAPABILITIES,
+            directory: None,
             mount_executable: false,
         };
         let program = self.program.insert(self.confinement.spawn(program)?);

@@ -20,6 +20,7 @@ use myelin_linux::cgroup::{Cgroup, Limits as GroupLimits};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
 use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, Signal, command_in};
+use myelin_linux::session::User;
 use myelin_spec::{Isolation, Limits, units};
 
 use crate::api::{ApiError, RunDir, SandboxStatus};
@@ -46,6 +47,8 @@ pub(crate) struct ConfinementSpec<'a> {
     /// The network namespace of the programs. By default a container has an empty namespace, and a
     /// process has the agent's.
     pub(crate) netns: Option<&'a Netns>,
+    /// The user whom the root of a container is on the machine; `None`: root.
+    pub(crate) user: Option<&'a User>,
     pub(crate) turns: GroupTurns,
 }
 
@@ -74,6 +77,8 @@ pub(crate) struct Program {
     pub(crate) stderr: Option<OwnedFd>,
     /// Capabilities in a container, such as `CAP_NET_ADMIN`. A host process has the agent's.
     pub(crate) capabilities: &'static [&'static str],
+    /// In a container: the working directory; `None` is `/`.
+    pub(crate) directory: Option<String>,
     /// In a container: mount this executable from the host.
     pub(crate) mount_executable: bool,
 }

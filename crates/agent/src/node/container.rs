@@ -60,6 +60,8 @@ pub(crate) struct Container {
     parts: Vec<PathBuf>,
     /// Path of the confinement's control group.
     group: String,
+    /// Numbers of the user and group that root is outside of a user namespace.
+    user: Option<(u32, u32)>,
 }
 
 impl Container {
@@ -84,6 +86,7 @@ impl Container {
             source,
             parts,
             group: group.to_owned(),
+            user: demand.user.map(|user| (user.uid, user.gid)),
         })
     }
 
@@ -176,10 +179,20 @@ impl Container {
         }
         // The configuration contains the program's environment: only root may read it.
         let mut private = DirBuilder::new();
-        private.recursive(true).mode(0o700).create(&self.bundle)?;
+        if let Some(containers) = self.bundle.parent() {
+            // Other users can pass to their own bundle, and cannot list.
+            private.recursive(true).mode(0o711).create(containers)?;
+        }
+        // runc reads the configuration with all rights, so the bundle belongs to root.
+        private.mode(if self.user.is_some() { 0o711 } else { 0o700 });
+        private.create(&self.bundle)?;
         // This directory is `/` in the container, for any user.
         let rootfs = self.bundle.join("rootfs");
         DirBuilder::new().mode(0o755).create(&rootfs)?;
+        if let Some((uid, gid)) = self.user {
+            // The container's root makes the mount points.
+            std::os::unix::fs::chown(&rootfs, Some(uid), Some(gid))?;
+        }
         let mut mounts = self.make_mounts(&rootfs)?;
         let mut program_path = program.path.clone();
         if program.mount_executable {
@@ -190,7 +203,10 @@ impl Container {
             ));
             program_path = PathBuf::from(name);
         }
-        let config = oci_config(program, &program_path, &mounts, netns, &self.group);
+        let mut config = oci_config(program, &program_path, &mounts, netns, &self.group);
+        if let Some(user) = self.user {
+            enter_user_namespace(&mut config, user);
+        }
         OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -378,7 +394,7 @@ fn oci_config(
             "user": { "uid": 0, "gid": 0 },
             "args": args,
             "env": env,
-            "cwd": "/",
+            "cwd": program.directory.as_deref().unwrap_or("/"),
             "capabilities": { "bounding": capabilities, "effective": capabilities, "permitted": capabilities },
             "noNewPrivileges": true,
         },
@@ -395,6 +411,21 @@ fn oci_config(
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
         },
     })
+}
+
+/// Makes the container's root a user without rights on the machine. The kernel shows `/sys` only to
+/// the owner of the network namespace, so the container has none.
+fn enter_user_namespace(config: &mut Value, (uid, gid): (u32, u32)) {
+    let map = |id: u32| json!([{ "containerID": 0, "hostID": id, "size": 1 }]);
+    let linux = &mut config["linux"];
+    linux["uidMappings"] = map(uid);
+    linux["gidMappings"] = map(gid);
+    if let Some(namespaces) = linux["namespaces"].as_array_mut() {
+        namespaces.push(json!({ "type": "user" }));
+    }
+    if let Some(mounts) = config["mounts"].as_array_mut() {
+        mounts.retain(|mount| mount["destination"] != "/sys");
+    }
 }
 
 /// The last error in runc's log, which has one JSON object a line.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use myelin_image::ImageConfig;
 use myelin_linux::netns::Netns;
 use myelin_linux::session::User;
 use myelin_spec::{Isolation, Limits, units};
@@ -17,6 +18,7 @@ use crate::node::confinement::{
     ConfinedProcess, Confinement, ConfinementSpec, GroupTurns, Program, ProgramExit,
 };
 use crate::node::hosts::FoundHost;
+use crate::node::images;
 use crate::node::log::Log;
 use crate::pool::{lock, wait_until_unique};
 
@@ -231,13 +233,20 @@ impl HostContainer {
         // The groups of programs and containers lie side by side. As long as this group exists, the
         // removal of a container's group does not remove the host's.
         host.make_programs_group()?;
-        let rootfs = match &request.image {
-            ContainerImage::Machine => PathBuf::from("/"),
-            ContainerImage::Directory(directory) => PathBuf::from(directory),
+        let (rootfs, config) = match &request.image {
+            ContainerImage::Machine => (PathBuf::from("/"), ImageConfig::default()),
+            ContainerImage::Directory(path) => (PathBuf::from(path), ImageConfig::default()),
             ContainerImage::Stored(name) => {
-                return Err(ApiError::usage(format!("no image `{name}` is stored")));
+                let image = images::find(name)?;
+                (image.files, image.config)
             }
         };
+        let program = describe_program(request, config)?;
+        let command: Vec<String> = [program.path.as_os_str()]
+            .into_iter()
+            .chain(program.args.iter().map(OsString::as_os_str))
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         let name = format!("{}.{}.{}", host.object, host.name, request.name);
         let netns = Netns::open(&host.netns).map_err(ApiError::failed)?;
         let demand = ConfinementSpec {
@@ -247,21 +256,15 @@ impl HostContainer {
             limits: to_spec(request.limits),
             rootfs: Some(rootfs),
             netns: Some(&netns),
+            user,
             turns: GroupTurns::default(),
         };
         let log = Log::create(&parts.run_dir, &name, &parts.journal)?;
         let confinement = Confinement::create(&demand, &parts.run_dir, &parts.journal)?;
-        let command = &request.command;
-        let pair =
-            |(name, value): (&String, &String)| (OsString::from(name), OsString::from(value));
         let program = Program {
-            path: PathBuf::from(&command[0]),
-            args: command[1..].iter().map(OsString::from).collect(),
-            env: request.env.iter().map(pair).collect(),
             stdout: Some(log.handle()?),
             stderr: Some(log.handle()?),
-            capabilities: CAPABILITIES,
-            ..Program::default()
+            ..program
         };
         let process = confinement.spawn(program)?;
         let described = ContainerStatus {
@@ -270,7 +273,7 @@ impl HostContainer {
             name: request.name.clone(),
             id: confinement.status().container.unwrap_or_default(),
             image: request.image.clone(),
-            command: command.clone(),
+            command,
             pid: Some(process.pid()),
             end: None,
             exit_code: None,
@@ -331,6 +334,35 @@ impl HostContainer {
             ..self.described.clone()
         }
     }
+}
+
+/// The program of a request: its own command, else that of the image, in the image's environment.
+fn describe_program(request: &ContainerRequest, config: ImageConfig) -> Result<Program, ApiError> {
+    let command = if request.command.is_empty() {
+        config.command
+    } else {
+        request.command.clone()
+    };
+    let mut words = command.into_iter();
+    let path = words.next().ok_or_else(|| {
+        ApiError::usage("the image names no program: write the program and its arguments")
+    })?;
+    let of_image = config
+        .env
+        .iter()
+        .filter_map(|variable| variable.split_once('='));
+    let mut env: BTreeMap<&str, &str> = of_image.collect();
+    let own = request.env.iter();
+    env.extend(own.map(|(name, value)| (name.as_str(), value.as_str())));
+    let pair = |(name, value): (&str, &str)| (OsString::from(name), OsString::from(value));
+    Ok(Program {
+        path: PathBuf::from(path),
+        args: words.map(OsString::from).collect(),
+        env: env.into_iter().map(pair).collect(),
+        directory: Some(config.directory).filter(|path| !path.is_empty()),
+        capabilities: CAPABILITIES,
+        ..Program::default()
+    })
 }
 
 fn to_spec(limits: ContainerLimits) -> Limits {

@@ -22,6 +22,8 @@ use crate::pool::lock;
 pub(crate) struct FoundHost {
     /// The chain or topology.
     pub(crate) object: String,
+    /// The owner of a chain; topologies have none.
+    pub(crate) owner: Option<String>,
     /// The host's name in the object.
     pub(crate) name: String,
     /// The name of the network namespace.
@@ -75,6 +77,7 @@ fn of_chains(node: &Node, object: Option<&str>, host: &str) -> Vec<FoundHost> {
         let hosts = running.ports.hosts.iter().filter(|info| info.role == host);
         found.extend(hosts.map(|info| FoundHost {
             object: running.name.clone(),
+            owner: Some(running.generation().chain.owner().to_owned()),
             name: info.role.clone(),
             netns: info.netns.clone(),
             group: None,
@@ -99,6 +102,7 @@ fn of_topologies(node: &Node, object: Option<&str>, host: &str) -> Vec<FoundHost
         };
         found.push(FoundHost {
             object: topology.name.clone(),
+            owner: None,
             name: made.name,
             netns: made.netns,
             group: made.cgroup,
@@ -111,6 +115,21 @@ fn of_topologies(node: &Node, object: Option<&str>, host: &str) -> Vec<FoundHost
 }
 
 impl FoundHost {
+    /// A host `h1` that does not exist.
+    #[cfg(test)]
+    pub(crate) fn for_test(object: &str, owner: Option<&str>) -> Self {
+        Self {
+            object: object.to_owned(),
+            owner: owner.map(str::to_owned),
+            name: "h1".to_owned(),
+            netns: String::new(),
+            group: None,
+            cpus: Vec::new(),
+            limits: Limits::default(),
+            topology: None,
+        }
+    }
+
     /// The host's full name, `OBJECT/HOST`.
     pub(crate) fn path(&self) -> String {
         format!("{}/{}", self.object, self.name)

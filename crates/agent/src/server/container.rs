@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, Path, State};
 
 use super::peer::Peer;
 use super::{HttpError, ServerState, run_blocking, run_waiting};
 use crate::api::{
-    ApiError, ContainerLimitsRequest, ContainerLog, ContainerName, ContainerRequest,
-    ContainerStatus, DownReply,
+    ApiError, ContainerImage, ContainerLimitsRequest, ContainerLog, ContainerName,
+    ContainerRequest, ContainerStatus, DownReply, ImageRequest, ImageStatus,
 };
 use crate::engine::Engine;
 use crate::node::hosts::FoundHost;
+use crate::node::images;
 use crate::node::topologies::RunningTopology;
 
 /// Finds a host with its topology, for a user who may use containers there.
@@ -20,9 +21,10 @@ fn find(
     engine: &Engine,
     peer: Peer,
     host: &str,
+    name: &str,
 ) -> Result<(FoundHost, Arc<RunningTopology>), ApiError> {
     let mut found = engine.find_host(host)?;
-    peer.check_containers(&found)?;
+    peer.check_container(engine, &found, name)?;
     let topology = found.topology.take().ok_or_else(|| {
         ApiError::usage(format!(
             "host `{}` belongs to a chain, and containers run in the hosts of topologies: write a topology, and name \
@@ -45,8 +47,14 @@ pub(super) async fn add(
     Json(request): Json<ContainerRequest>,
 ) -> Result<Json<ContainerStatus>, HttpError> {
     run_waiting(state, move |engine| {
-        let (host, topology) = find(engine, peer, &request.host)?;
+        let (host, topology) = find(engine, peer, &request.host, &request.name)?;
+        peer.check_limits(engine, &host, &request.name, request.limits)?;
         let user = peer.user();
+        if user.is_some() && matches!(request.image, ContainerImage::Directory(_)) {
+            // The agent would open the directory with rights that the user lacks.
+            let action = "use a directory as an image";
+            peer.check_all_rights(action)?;
+        }
         let containers = &topology.containers;
         containers.add(&engine.node.parts, &host, &request, user.as_ref())
     })
@@ -60,7 +68,8 @@ pub(super) async fn limit(
 ) -> Result<Json<ContainerStatus>, HttpError> {
     run_waiting(state, move |engine| {
         let name = &request.container;
-        let (host, topology) = find(engine, peer, &name.host)?;
+        let (host, topology) = find(engine, peer, &name.host, &name.name)?;
+        peer.check_limits(engine, &host, &name.name, request.limits)?;
         topology.containers.limit(&host, &name.name, request.limits)
     })
     .await
@@ -72,7 +81,7 @@ pub(super) async fn log(
     Json(name): Json<ContainerName>,
 ) -> Result<Json<ContainerLog>, HttpError> {
     run_blocking(state, move |engine| {
-        let (host, topology) = find(engine, peer, &name.host)?;
+        let (host, topology) = find(engine, peer, &name.host, &name.name)?;
         let text = topology.containers.log(&host, &name.name)?;
         Ok(ContainerLog { text })
     })
@@ -85,10 +94,44 @@ pub(super) async fn remove(
     Json(name): Json<ContainerName>,
 ) -> Result<Json<DownReply>, HttpError> {
     run_waiting(state, move |engine| {
-        let (host, topology) = find(engine, peer, &name.host)?;
+        let (host, topology) = find(engine, peer, &name.host, &name.name)?;
         topology.containers.remove(&host, &name.name)?;
         Ok(DownReply {
             removed: vec![format!("{}/{}", host.path(), name.name)],
+            ..DownReply::default()
+        })
+    })
+    .await
+}
+
+pub(super) async fn images(
+    State(state): State<Arc<ServerState>>,
+) -> Result<Json<Vec<ImageStatus>>, HttpError> {
+    run_blocking(state, |_| Ok(images::list())).await
+}
+
+pub(super) async fn import(
+    State(state): State<Arc<ServerState>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(request): Json<ImageRequest>,
+) -> Result<Json<ImageStatus>, HttpError> {
+    run_waiting(state, move |engine| {
+        peer.check_all_rights("store an image")?;
+        images::import(&request, &engine.node.parts.journal)
+    })
+    .await
+}
+
+pub(super) async fn remove_image(
+    State(state): State<Arc<ServerState>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Result<Json<DownReply>, HttpError> {
+    run_waiting(state, move |_| {
+        peer.check_all_rights("remove an image")?;
+        images::remove(&name)?;
+        Ok(DownReply {
+            removed: vec![name],
             ..DownReply::default()
         })
     })

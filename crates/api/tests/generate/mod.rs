@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
     ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply, Event,
-    ExecEvent, ExecRequest, ExecSignal, FunctionFlows, Lease, LinkRequest, PREFIX, ProbeRequest,
-    RunRequest, STOP, SlaEvent, SlaSecond, SpanStatus, TextContents, TextRequest, TopologyLink,
-    TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
+    ExecEvent, ExecRequest, ExecSignal, FunctionFlows, ImageRequest, ImageStatus, Lease,
+    LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, SpanStatus,
+    TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -55,6 +55,9 @@ pub(crate) fn generate_schema() -> Value {
             describe_answer::<DownReply>,
             "/containers/remove",
         ),
+        describe_answer::<Vec<ImageStatus>>(types, "GET", "/images"),
+        describe_request::<ImageRequest>(types, describe_answer::<ImageStatus>, "/images"),
+        describe_answer::<DownReply>(types, "DELETE", "/images/{image}"),
         describe_request::<ProbeRequest>(types, describe_stream::<Event>, "/probe"),
         describe_request::<RunRequest>(types, describe_stream::<Event>, "/run"),
         describe_request::<CalibrateRequest>(types, describe_stream::<Event>, "/calibrate"),

@@ -14,6 +14,7 @@ pub(crate) mod feed;
 pub(crate) mod functions;
 pub(crate) mod graph;
 mod host;
+pub(crate) mod image;
 pub(crate) mod impairment;
 pub(crate) mod init;
 mod interrupt;

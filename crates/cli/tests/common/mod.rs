@@ -183,6 +183,7 @@ impl Myelin {
                 "MYELIN_CALIBRATION",
                 self.directory.path().join("calibration.json"),
             )
+            .env("MYELIN_IMAGES", self.directory.path().join("images"))
             .stdin(Stdio::null());
         command
     }

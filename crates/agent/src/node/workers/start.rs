@@ -47,6 +47,7 @@ pub(super) fn create_confinement(
         limits: start.sandbox.limits,
         rootfs: None,
         netns: None,
+        user: None,
         turns: GroupTurns::default(),
     };
     let confinement = Confinement::create(&demand, &start.parts.run_dir, &start.parts.journal)?;
