@@ -97,7 +97,7 @@ fn packets_cross_switches_and_links_change_live() {
     // The file still describes the running topology. It gets more under traffic, and loses nothing.
     up(&myelin, LAB);
     let more = LAB.replace("cpus: 0 } ]", "cpus: 0 }, h4 ]");
-    up(&myelin, &format!("{more}    - {{ ends: [ h4, s1 ] }}\n"));
+    up(&myelin, &format!("{more}    - {{ ends: [ h4, s2 ] }}\n"));
     let h4 = socket(&myelin, "lab", "h4", "10.0.0.4:9000");
     wait_for("a datagram to the new host", || receives(&h2, &h4));
     let fewer = myelin.write_file(LAB);

@@ -141,6 +141,16 @@ class _Instance:
 APPContainer = DockerContainer
 
 
+def _find_image(client: Any, dimage: Optional[str]) -> Optional[str]:
+    """Returns the stored image of this name (`-` for `_`), a directory, or None: the machine's files."""
+    if not dimage:
+        return None
+    if dimage.startswith(("/", "./")):
+        return dimage
+    wanted = dimage.replace("_", "-")
+    return next((image.name for image in client.images() if image.name in (dimage, wanted)), None)
+
+
 def start_container(
     host: Any, name: str, dimage: Optional[str], dcmd: Any, docker_args: Optional[dict[str, Any]]
 ) -> DockerContainer:
@@ -148,9 +158,13 @@ def start_container(
     limits = read_limits(f"the container `{name}`", docker_args)
     if "cpus" in limits:
         raise NoCounterpart(f"`cpuset_cpus` of the container `{name}`", "give the cores to its host")
-    image = dimage if dimage and "/" in dimage and not dimage.startswith("docker.io/") else None
+    machine = host.machine
+    image = _find_image(machine.network.client, dimage)
     if dimage and image is None:
         warn(f"*** The container {name} sees the machine's files instead of the image {dimage}.\n")
-    command = "exec sleep infinity" if dcmd in _SHELLS else dcmd
-    made = host.machine.add_container(name, image, command, **limits)
+    command = dcmd
+    if dcmd in _SHELLS:
+        # A shell without a terminal ends at once. An image may have a command of its own.
+        command = None if image is not None and "/" not in image and not dcmd else "exec sleep infinity"
+    made = machine.add_container(name, image, command, **limits)
     return DockerContainer(name, host, dimage, dcmd, made)
