@@ -319,6 +319,8 @@ class Objects(AgentTest):
         network.add_host("h1", cpu="0.5cores", address=["10.1.0.1/24", "fd00::1/64"])
         network.add_host("h2", cpus=(0, 1))
         network.add_link("h1", "h2", delay="1.5ms", loss="1%", burst=3, bandwidth="10Mbit", queue=50)
+        network.add_switch("s1", openflow="tcp:h1:6653")
+        network.add_link("h1", "s1", delay="1ms", by="netem")
         chain = myelin.Chain(
             self.name("file-chain"),
             match={"protocol": "udp", "destinationPort": 9000},

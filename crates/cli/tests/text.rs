@@ -87,6 +87,12 @@ fn each_command_prints_its_verdict_first_and_plain_text_in_a_pipe() {
         (vec!["ps", lab], "topology "),
         (vec!["graph", lab], "topology "),
         (vec!["link", "h1-s1", "--down"], "link h1-s1: "),
+        (
+            ["container", "add", "h1", "box", "--", "sleep", "60"].to_vec(),
+            "",
+        ),
+        (vec!["container", "ps"], ""),
+        (vec!["image", "ls"], ""),
         (vec!["down", chain], "removed "),
         (vec!["down", "--all"], ""),
     ];

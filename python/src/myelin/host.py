@@ -34,7 +34,17 @@ class Node:
 
 
 class Switch(Node):
-    """A switch: a kernel bridge."""
+    """A switch: a kernel bridge, or an OpenFlow switch with a controller."""
+
+    def __init__(self, network: Network, name: str, openflow: Optional[str] = None) -> None:
+        super().__init__(network, name)
+        self.openflow = openflow
+        if openflow is not None:
+            _schema.check_part("Topology", "switches[]", self.to_keys(), f"Switch `{name}`")
+
+    def to_keys(self) -> Any:
+        """Returns the element of `spec.switches` of a file."""
+        return self.name if self.openflow is None else {"name": self.name, "openflow": self.openflow}
 
 
 class Host(Node, Machine):

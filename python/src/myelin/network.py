@@ -89,9 +89,9 @@ class Network:
         self._require_stopped("add_node")
         return self._add(AgentHost(self, name, _host_keys(address, cpu, memory, cpus)))
 
-    def add_switch(self, name: str) -> Switch:
-        """Adds a switch."""
-        return self._add(Switch(self, name))
+    def add_switch(self, name: str, *, openflow: Optional[str] = None) -> Switch:
+        """Adds a switch. `openflow`: the address of its controller, "tcp:HOST:PORT", "tcp:IP:PORT" or "unix:PATH"."""
+        return self._add(Switch(self, name, openflow))
 
     def add_link(
         self,
@@ -105,9 +105,10 @@ class Network:
         queue: Optional[int] = None,
         loss: Optional[str] = None,
         burst: Optional[int] = None,
+        by: Optional[str] = None,
     ) -> Link:
         """Adds a link. Each direction has the delay ("10ms"), the bandwidth ("10Mbit") and the loss ("1%"); `burst`:
-        the mean number of packets lost in a row.
+        the mean number of packets lost in a row; `by`: "netem" for the kernel's queueing discipline.
         """
         ends = (self.node(one).name, self.node(other).name)
         if ends[0] == ends[1]:
@@ -117,8 +118,8 @@ class Network:
         if any(value is not None for value in (delay, jitter, bandwidth, queue, loss, burst)):
             _requests.impairments(delay, jitter, bandwidth, queue, loss, burst)
         share = loss if burst is None else {"rate": loss, "burst": burst}
-        keys = {"name": name, "delay": delay, "jitter": jitter, "bandwidth": bandwidth, "queue": queue, "loss": share}
-        link = Link(self, ends, keys)
+        keys = {"name": name, "delay": delay, "jitter": jitter, "bandwidth": bandwidth, "queue": queue}
+        link = Link(self, ends, {**keys, "loss": share, "by": by})
         if any(known.name == link.name or name is None and set(known.ends) == set(ends) for known in self.links):
             raise ArgumentError(
                 f"add_link: the network has a link `{link.name}`: give the second one another `name`",
@@ -327,7 +328,7 @@ class Network:
         if self.nodes:
             spec["nodes"] = [node.to_keys() for node in self.nodes]
         if self.switches:
-            spec["switches"] = [switch.name for switch in self.switches]
+            spec["switches"] = [switch.to_keys() for switch in self.switches]
         if self.links:
             spec["links"] = [link.to_keys() for link in self.links]
         return [{"apiVersion": API_VERSION, "kind": "Topology", "metadata": {"name": self.name}, "spec": spec}]
@@ -361,7 +362,8 @@ class Network:
                 described = keys if isinstance(keys, dict) else {"name": str(keys)}
                 add(**{**described, "name": str(described["name"])})
         for switch in spec.get("switches", []):
-            network.add_switch(str(switch))
+            described = switch if isinstance(switch, dict) else {"name": str(switch)}
+            network.add_switch(**{**described, "name": str(described["name"])})
         for keys in spec.get("links", []):
             one, other = keys["ends"]
             rest = {key: value for key, value in keys.items() if key != "ends"}
@@ -380,7 +382,8 @@ class Network:
         for host in status.hosts:
             network.add_node(host.name) if host.is_node else network.add_host(host.name)
         for switch in status.switches:
-            network.add_switch(switch.name)
+            controller = switch.controller
+            network.add_switch(switch.name, openflow=controller.address if controller else None)
         for link in status.links:
             one, other = (end.node for end in link.ends)
             network.links.append(Link(network, (one, other), {"name": link.name}))

@@ -123,7 +123,7 @@ fn chain_text(config: &ExternalConfig, core: u32) -> String {
                     "command": config.command,
                     "environment": config.environment,
                     "startup": format!("{}ns", config.startup_ns),
-                    "core": core,
+                    "cores": [core],
                 },
             } ],
         },
