@@ -1,6 +1,6 @@
 //! An inverted pendulum on a cart, and its controller: what a control loop over a network balances.
 //!
-//! The pendulum is a point mass at the end of a rod of [`ROD_M`]. The motor accelerates the cart.
+//! The pendulum is a point mass at the end of a rod of 1 m. The motor accelerates the cart.
 //! The controller sees the angle alone, as a sensor sends it, and answers with an acceleration:
 //! proportional to the angle and to its change since the sample before (PD).
 //!
