@@ -23,6 +23,19 @@ fn list_names(directory: &Path) -> BTreeSet<String> {
         .expect("the names are UTF-8")
 }
 
+/// The commands that the help of a command lists.
+fn list_commands(command: &[&str]) -> Vec<String> {
+    let help = Command::new(MYELIN).args(command).arg("--help").output();
+    let help = String::from_utf8(help.expect("myelin runs").stdout).expect("the output is UTF-8");
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = list
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| *name != "help");
+    names.map(str::to_owned).collect()
+}
+
 #[test]
 fn make_install_copies_the_binary_manual_pages_completions_and_python_package() {
     if skip_without("make") {
@@ -61,20 +74,14 @@ fn make_install_copies_the_binary_manual_pages_completions_and_python_package() 
         assert_eq!(shell.status.code(), Some(1), "{error}");
         assert!(error.contains("`no-such-network` does not run"), "{error}");
     }
-    let help = Command::new(MYELIN)
-        .arg("--help")
-        .output()
-        .expect("myelin runs");
-    let help = String::from_utf8(help.stdout).expect("the output is UTF-8");
-    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let commands = list
-        .take_while(|line| !line.is_empty())
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|name| *name != "help");
-    let mut expected: BTreeSet<String> = commands.map(|name| format!("myelin-{name}.1")).collect();
-    assert!(expected.len() > 15, "{expected:?}");
-    expected.insert("myelin.1".to_owned());
+    let commands = list_commands(&[]);
+    assert!(commands.len() > 15, "{commands:?}");
+    let mut expected = BTreeSet::from(["myelin.1".to_owned()]);
+    for command in commands {
+        let own = list_commands(&[&command]);
+        expected.extend(own.iter().map(|name| format!("myelin-{command}-{name}.1")));
+        expected.insert(format!("myelin-{command}.1"));
+    }
     let pages = usr.join("share/man/man1");
     assert_eq!(list_names(&pages), expected);
     if skip_without("groff") {

@@ -100,8 +100,14 @@ fn layers_become_one_directory() {
         (FILE, "data/one", "", b"1"),
         (FILE, "data/two", "", b"2"),
         (EntryType::Symlink, "bin", "usr/bin", b""),
-        (DIRECTORY, "etc", "", b""),
-        (EntryType::Symlink, "out", "../../../../etc", b""),
+        // A name that no machine has at its root: a fault of the code finds nothing there.
+        (DIRECTORY, "myelin-test-etc", "", b""),
+        (
+            EntryType::Symlink,
+            "out",
+            "../../../../myelin-test-etc",
+            b"",
+        ),
         (EntryType::Link, "copy", "usr/bin/server", b""),
     ]);
     let upper = layer(&[
@@ -110,7 +116,7 @@ fn layers_become_one_directory() {
         (FILE, "data/three", "", b"3"),
         // Through the links of the lower layer, inside the root.
         (FILE, "bin/new", "", b"new"),
-        (FILE, "out/passwd", "", b"own"),
+        (FILE, "out/file", "", b"own"),
     ]);
     let config = unpack_into(path, archive(&[compress(&lower), upper], |_| {}));
     let config = config.unwrap();
@@ -121,7 +127,7 @@ fn layers_become_one_directory() {
     );
     assert_eq!((config.layers, config.entries), (2, 15));
     assert_eq!(fs::read(path.join("usr/bin/new")).unwrap(), b"new");
-    assert_eq!(fs::read(path.join("etc/passwd")).unwrap(), b"own");
+    assert_eq!(fs::read(path.join("myelin-test-etc/file")).unwrap(), b"own");
     assert!(!path.join("usr/old").exists());
     let data = fs::read_dir(path.join("data")).unwrap();
     let names: Vec<_> = data.flatten().map(|entry| entry.file_name()).collect();
@@ -153,7 +159,7 @@ fn hostile_layers_are_refused_and_write_nothing() {
             "leads out",
         ),
         (
-            &[first, (EntryType::Link, "a", "/etc/passwd", b"")],
+            &[first, (EntryType::Link, "a", "/myelin-test-etc/file", b"")],
             "root of the machine",
         ),
         (&[first, (EntryType::Link, "a", "", b"")], "no target"),
@@ -272,7 +278,7 @@ fn broken_archives_are_refused() {
         archive(&layers(), |manifest| manifest["layers"] = json!([])),
         "0 layers",
     );
-    let outside = json!([{ "digest": "sha256:../../etc/passwd" }]);
+    let outside = json!([{ "digest": "sha256:../../myelin-test-etc/file" }]);
     refuse(
         archive(&layers(), |manifest| manifest["layers"] = outside.clone()),
         "not of the form",
