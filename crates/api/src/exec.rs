@@ -25,6 +25,8 @@ pub const EXEC_PROTOCOL: &str = "myelin-exec";
 
 /// Number of descriptors that the client sends: input, output, errors.
 const DESCRIPTORS: usize = 3;
+/// Most descriptors of one message (`SCM_MAX_FD` of the kernel).
+const MAX_DESCRIPTORS: usize = 253;
 /// Longest line of the stream, bytes. Errors have the last lines of a program's output.
 const MAX_LINE: u64 = 1 << 20;
 
@@ -107,8 +109,9 @@ pub fn send_descriptors(
 /// The stream has ended, nothing has arrived on a stream that does not block, or another number of
 /// descriptors has arrived.
 pub fn receive_descriptors(stream: &impl AsRawFd) -> io::Result<[OwnedFd; DESCRIPTORS]> {
-    // With space for more, no descriptor of a bad client is lost, and all are closed below.
-    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS * 2]);
+    // With space for all, every descriptor of a bad client comes, and all are closed below. `cmsgs`
+    // returns none of a shortened message, and those that came would stay open.
+    let mut space = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut byte = [0];
     let mut parts = [IoSliceMut::new(&mut byte)];
     let message = recvmsg::<()>(
@@ -224,6 +227,21 @@ mod tests {
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "x");
+    }
+
+    #[test]
+    fn too_many_descriptors_are_closed() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let raw = [writer.as_raw_fd(); DESCRIPTORS * 4];
+        let control = [ControlMessage::ScmRights(&raw)];
+        let byte = [IoSlice::new(&[0])];
+        sendmsg::<()>(one.as_raw_fd(), &byte, &control, MsgFlags::empty(), None).unwrap();
+        drop(writer);
+        let error = receive_descriptors(&other).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        // No copy of the writer is open.
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]

@@ -100,7 +100,12 @@ fn make_install_copies_the_binary_manual_pages_completions_and_python_package() 
             shown.status.success() && shown.stderr.is_empty(),
             "{page}: {shown:?}"
         );
+        // The examples of `myelin container add` are those of `myelin container`.
+        let is_of_subcommand = page.matches('-').count() > 1;
         for part in ["NAME", "SYNOPSIS", "OPTIONS", "Examples:"] {
+            if is_of_subcommand && part == "Examples:" {
+                continue;
+            }
             assert!(text.contains(part), "{page} has no {part}: {text}");
         }
     }

@@ -103,7 +103,7 @@ pub(crate) fn check(layer: impl Read, used: &mut Used) -> Result<()> {
         .saturating_add(limits.entries.saturating_mul(2048));
     let mut tar = tar::Archive::new(decompressed.take(most));
     for entry in tar.entries().map_err(broken)?.raw(true) {
-        let entry = entry.map_err(broken)?;
+        let mut entry = entry.map_err(broken)?;
         let kind = entry.header().entry_type();
         let size = entry.header().entry_size().map_err(broken)?;
         let is_extension = kind.is_gnu_longname()
@@ -118,11 +118,35 @@ pub(crate) fn check(layer: impl Read, used: &mut Used) -> Result<()> {
                 ));
             }
             used.add(0)?;
+            if kind.is_pax_local_extensions() {
+                refuse_size(&mut entry)?;
+            }
             continue;
+        }
+        let gnu = entry.header().as_gnu();
+        if kind.is_gnu_sparse() && gnu.is_some_and(tar::GnuHeader::is_extended) {
+            // The second pass finds the next entry behind the further headers, this one does not.
+            let cause = "a sparse file has more than four parts";
+            return Err(refused("a layer", cause));
         }
         // Names in extensions are checked when the entry is written.
         entry::check(&entry)?;
         used.add(size)?;
+    }
+    Ok(())
+}
+
+/// Refuses extended headers with a size. With it, the second pass would find the next entry at
+/// another place than the first one, and read entries that nobody has checked.
+fn refuse_size(headers: &mut impl Read) -> Result<()> {
+    let mut text = Vec::new();
+    let read = headers.take(MAX_EXTENSION).read_to_end(&mut text);
+    read.map_err(broken)?;
+    let mut headers = tar::PaxExtensions::new(&text);
+    // The second pass ends at a broken header too.
+    if headers.any(|header| header.is_ok_and(|header| header.key_bytes() == b"size")) {
+        let cause = "an extended header has the size of a file";
+        return Err(refused("a layer", cause));
     }
     Ok(())
 }

@@ -75,14 +75,13 @@ fn encode(netem: &Netem) -> Vec<u8> {
     for (kind, ns) in [(LATENCY64, netem.delay_ns), (JITTER64, netem.jitter_ns)] {
         options.extend(encode_attribute(kind, ns.to_ne_bytes().to_vec()));
     }
-    if let Some(rate_bps) = netem.rate_bps {
-        let bytes = (rate_bps / 8).max(1);
-        // struct tc_netem_rate: rate, packet overhead, cell size, cell overhead.
-        let rate = to_native_bytes(&[u32::try_from(bytes).unwrap_or(u32::MAX), 0, 0, 0]);
-        options.extend(encode_attribute(RATE, rate));
-        if bytes > u32::MAX.into() {
-            options.extend(encode_attribute(RATE64, bytes.to_ne_bytes().to_vec()));
-        }
+    // A change without the attribute keeps the earlier rate. 0: not limited.
+    let bytes = netem.rate_bps.map_or(0, |rate_bps| (rate_bps / 8).max(1));
+    // struct tc_netem_rate: rate, packet overhead, cell size, cell overhead.
+    let rate = to_native_bytes(&[u32::try_from(bytes).unwrap_or(u32::MAX), 0, 0, 0]);
+    options.extend(encode_attribute(RATE, rate));
+    if bytes > u32::MAX.into() {
+        options.extend(encode_attribute(RATE64, bytes.to_ne_bytes().to_vec()));
     }
     if is_in_bursts {
         // struct tc_netem_gemodel: good to bad, bad to good, no loss in bad, loss in good.
@@ -162,6 +161,13 @@ mod tests {
         assert_eq!(value(JITTER64).unwrap(), 1_000_000_u64.to_ne_bytes());
         assert_eq!(words(&value(RATE).unwrap()), [1_000_000, 0, 0, 0]);
         assert_eq!((value(RATE64), value(LOSS)), (None, None));
+        let unlimited = Netem {
+            rate_bps: None,
+            ..LINK
+        };
+        let (_, attributes) = decode(&encode(&unlimited));
+        let rate = attributes.iter().find(|(kind, _)| *kind == RATE).unwrap();
+        assert_eq!(words(&rate.1), [0; 4], "a change removes the rate");
     }
 
     #[test]

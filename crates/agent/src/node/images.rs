@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use myelin_image::{ImageConfig, Limits};
 use myelin_linux::journal::{Journal, Resource};
@@ -18,6 +19,8 @@ const DEFAULT: &str = "/var/lib/myelin/images";
 const MAX_NAME: usize = 64;
 const CONFIG: &str = "image.json";
 const FILES: &str = "files";
+/// Numbers the imports of this agent.
+static IMPORTS: AtomicU64 = AtomicU64::new(0);
 
 /// A stored image.
 #[derive(Debug)]
@@ -128,8 +131,9 @@ pub(crate) fn import(request: &ImageRequest, journal: &Journal) -> Result<ImageS
     private
         .create(&parent)
         .map_err(|error| failed(&parent, &error))?;
-    // A name with this begin is no name of an image. Requests of two agents differ.
-    let partial = parent.join(format!(".import-{}-{name}", std::process::id()));
+    // A name with this begin is no name of an image. Each request has its own.
+    let number = IMPORTS.fetch_add(1, Ordering::Relaxed);
+    let partial = parent.join(format!(".import-{}-{number}-{name}", std::process::id()));
     let resource = Resource::Directory {
         path: partial.clone(),
     };
@@ -155,10 +159,16 @@ pub(crate) fn import(request: &ImageRequest, journal: &Journal) -> Result<ImageS
 /// # Errors
 /// No image has that name, or a system error.
 pub(crate) fn remove(name: &str) -> Result<(), ApiError> {
-    find(name)?;
     let path = path_of(name)?;
+    // An image whose description is missing or unreadable can be removed too.
+    if !path.exists() {
+        find(name)?;
+    }
     // First the description, so that a removal that stops half way leaves no broken image.
-    let removed = fs::remove_file(path.join(CONFIG)).and_then(|()| fs::remove_dir_all(&path));
+    let removed = match fs::remove_file(path.join(CONFIG)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::remove_dir_all(&path),
+    };
     removed
         .map_err(|error| ApiError::failed(format!("image `{name}`: {}: {error}", path.display())))
 }

@@ -12,7 +12,8 @@ mod relay;
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, lchown};
+use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -23,6 +24,7 @@ use myelin_linux::cgroup::Hierarchies;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::netns::Netns;
 use myelin_spec::{Isolation, Limits, Topology};
+use nix::libc::O_NOFOLLOW;
 use nix::unistd::User;
 
 use crate::api::{ApiError, ControllerState};
@@ -42,6 +44,8 @@ const DATABASE_SOCKET: &str = "db.sock";
 const DATABASE: &str = "unix:db.sock";
 /// Longest wait for the daemons.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of the daemons' output that an error reads.
+const MAX_LOG: u64 = 1 << 20;
 /// Timeout of `ovs-vsctl`, which waits until the switches have their ports.
 const TOOL_TIMEOUT: &str = "--timeout=20";
 const PAUSE: Duration = Duration::from_millis(2);
@@ -197,7 +201,10 @@ impl OpenFlow {
             "-vsyslog:off".to_owned(),
             "-vfile:off".to_owned(),
         ];
-        let log = File::options().append(true).open(files.log());
+        // The user of the daemons may have replaced the file by a link.
+        let mut options = File::options();
+        let log = options.append(true).custom_flags(O_NOFOLLOW);
+        let log = log.open(files.log());
         let log = log.map_err(|error| files.failed(error))?;
         let program = Program {
             path: find(program)?,
@@ -377,7 +384,12 @@ impl Files {
     /// An error with the last output of the daemons.
     fn failed(&self, cause: impl Display) -> ApiError {
         const LAST_LINES: usize = 5;
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let mut log = String::new();
+        let mut options = File::options();
+        let opened = options.read(true).custom_flags(O_NOFOLLOW);
+        if let Ok(file) = opened.open(self.log()) {
+            let _ = file.take(MAX_LOG).read_to_string(&mut log);
+        }
         let lines: Vec<&str> = log.lines().collect();
         let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
         let last = if last.is_empty() {

@@ -1,6 +1,6 @@
 //! The requests for containers in hosts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
@@ -15,6 +15,15 @@ use crate::engine::Engine;
 use crate::node::hosts::FoundHost;
 use crate::node::images;
 use crate::node::topologies::RunningTopology;
+use crate::pool::lock;
+
+/// Held while a user without all rights changes its containers: their limits together are checked
+/// first, and a container that starts or ends is in no list.
+static GRANTED: Mutex<()> = Mutex::new(());
+
+fn take_turn(peer: Peer) -> Option<MutexGuard<'static, ()>> {
+    peer.user().is_some().then(|| lock(&GRANTED))
+}
 
 /// Finds a host with its topology, for a user who may use containers there.
 fn find(
@@ -47,6 +56,7 @@ pub(super) async fn add(
     Json(request): Json<ContainerRequest>,
 ) -> Result<Json<ContainerStatus>, HttpError> {
     run_waiting(state, move |engine| {
+        let _turn = take_turn(peer);
         let (host, topology) = find(engine, peer, &request.host, &request.name)?;
         peer.check_limits(engine, &host, &request.name, request.limits)?;
         let user = peer.user();
@@ -67,6 +77,7 @@ pub(super) async fn limit(
     Json(request): Json<ContainerLimitsRequest>,
 ) -> Result<Json<ContainerStatus>, HttpError> {
     run_waiting(state, move |engine| {
+        let _turn = take_turn(peer);
         let name = &request.container;
         let (host, topology) = find(engine, peer, &name.host, &name.name)?;
         peer.check_limits(engine, &host, &name.name, request.limits)?;
@@ -94,6 +105,7 @@ pub(super) async fn remove(
     Json(name): Json<ContainerName>,
 ) -> Result<Json<DownReply>, HttpError> {
     run_waiting(state, move |engine| {
+        let _turn = take_turn(peer);
         let (host, topology) = find(engine, peer, &name.host, &name.name)?;
         topology.containers.remove(&host, &name.name)?;
         Ok(DownReply {

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -30,6 +31,8 @@ use crate::api::{
 
 /// Longest line of a client, bytes.
 const MAX_LINE: usize = 256;
+/// Longest wait for the end of a killed program.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The connection of a request that becomes a stream.
 pub(super) struct Upgrade(OnUpgrade);
@@ -109,8 +112,10 @@ async fn serve_program(
         () = follow_signals(&mut stream, program.process) => program.end().await,
         () = wait_for_end(&mut is_ending) => program.end().await,
     }
-    // The child has ended, so this does not wait.
-    let status = program.child.wait();
+    // A killed program ends soon; one that the kernel keeps must not hold up the agent.
+    let _ = tokio::time::timeout(END_LIMIT, program.wait()).await;
+    let status = program.child.try_wait();
+    let status = status.and_then(|status| status.ok_or_else(|| io::ErrorKind::TimedOut.into()));
     let ended = ExecEvent::Ended {
         code: status.as_ref().ok().and_then(ExitStatus::code),
         signal: status.as_ref().ok().and_then(ExitStatusExt::signal),

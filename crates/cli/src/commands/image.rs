@@ -11,10 +11,9 @@ use crate::output;
 /// Arguments of `myelin image`.
 #[derive(Debug, clap::Subcommand)]
 #[command(
-    after_help = "Examples:\n  skopeo copy docker://debian:stable-slim oci-archive:debian.tar\n  \
-    myelin image import debian debian.tar\n  myelin image ls\n  \
-    myelin container add h1 box --image debian -- sleep infinity\n  myelin image rm debian\n\n\
-    Archives are OCI archives, also those of `docker save` (from Docker 25 on). Myelin asks no registry."
+    after_help = "Examples:\n  myelin image import debian debian.tar\n  myelin image ls\n  myelin image rm debian\n\n\
+    Archives are OCI archives: of `skopeo copy docker://debian:stable-slim oci-archive:debian.tar`, or of \
+    `docker save` (from Docker 25 on). Myelin asks no registry."
 )]
 pub(crate) enum Arguments {
     /// Store the image of an OCI archive.

@@ -5,25 +5,29 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use myelin_linux::netns::Netns;
 use myelin_spec::ControllerAddress;
+use nix::sys::socket;
 
 use crate::api::ApiError;
 use crate::pool::lock;
 
 /// Longest wait for the controller's answer to a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two looks at a thread that ends.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A relay. Dropping the value closes its connections.
 pub(super) struct Relay {
-    socket: PathBuf,
+    listener: UnixListener,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -49,10 +53,11 @@ impl Relay {
             ))
         };
         let listener = UnixListener::bind(socket).map_err(failed)?;
+        let accepting = listener.try_clone().map_err(failed)?;
         let shared = Arc::<Shared>::default();
         let own = Arc::clone(&shared);
         let serve = move || {
-            for switch in listener.incoming() {
+            for switch in accepting.incoming() {
                 if own.is_stopping.load(Ordering::Acquire) {
                     return;
                 }
@@ -68,7 +73,7 @@ impl Relay {
         };
         let thread = thread::Builder::new().name("openflow".to_owned());
         Ok(Self {
-            socket: socket.to_owned(),
+            listener,
             thread: Some(thread.spawn(serve).map_err(failed)?),
             shared,
         })
@@ -84,12 +89,14 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.close();
-        // Wakes the thread. The socket is gone if somebody removed the run directory.
-        let woken = UnixStream::connect(&self.socket);
-        if let Some(thread) = self.thread.take()
-            && woken.is_ok()
-        {
-            let _ = thread.join();
+        // Wakes the thread.
+        let _ = socket::shutdown(self.listener.as_raw_fd(), socket::Shutdown::Both);
+        // A controller that accepts nothing holds up no topology: such a thread ends by itself.
+        let deadline = Instant::now() + 2 * CONNECT_TIMEOUT;
+        if let Some(thread) = self.thread.take() {
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(PAUSE);
+            }
         }
     }
 }
@@ -97,12 +104,14 @@ impl Drop for Relay {
 impl Shared {
     /// Copies both directions until one end closes.
     fn relay(&self, switch: Stream, controller: Stream) -> io::Result<()> {
-        *lock(&self.session) = Some([switch.try_clone()?, controller.try_clone()?]);
+        // A failure leaves no session behind.
+        let session = [switch.try_clone()?, controller.try_clone()?];
+        let (from_switch, to_switch) = (switch.try_clone()?, switch);
+        let (from_controller, to_controller) = (controller.try_clone()?, controller);
+        *lock(&self.session) = Some(session);
         if self.is_stopping.load(Ordering::Acquire) {
             self.close();
         }
-        let (from_switch, to_switch) = (switch.try_clone()?, switch);
-        let (from_controller, to_controller) = (controller.try_clone()?, controller);
         thread::scope(|scope| {
             scope.spawn(|| {
                 copy(from_switch, to_controller);
