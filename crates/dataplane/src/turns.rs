@@ -235,15 +235,17 @@ impl Turns {
             let seen = self.table.pulse();
             if seen != pulse.0 {
                 pulse = (seen, now_ns);
-            } else if now_ns.saturating_sub(pulse.1) >= STALL_NS && self.must_take_over() {
+            } else if now_ns.saturating_sub(pulse.1) >= STALL_NS
+                && self.must_take_over()
+                && self.table.take(running, self.task)
+            {
+                // A task that has handed the core over meanwhile is alive.
                 if let Some(dead) = running {
                     self.table.set_alive(dead, false);
                 }
-                if self.table.take(running, self.task) {
-                    self.table.count_takeover();
-                    self.begin();
-                    return Wake::Turn;
-                }
+                self.table.count_takeover();
+                self.begin();
+                return Wake::Turn;
             }
             let longest_ns = until_ns.map_or(STALL_NS, |until_ns| until_ns - now_ns);
             let longest = Duration::from_nanos(longest_ns.min(STALL_NS));

@@ -361,10 +361,15 @@ fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<Running
         return Ok(None);
     };
     let nodes = nodes_of(node, chain, &old.topology)?;
-    let first = old.deployment.parts.first();
-    let status = first.map(|first| nodes.status(&first.at.node, &first.at.name));
-    if status.is_some_and(|status| status.is_ok_and(|status| status.is_some())) {
-        return Ok(Some(old));
+    if let Some(first) = old.deployment.parts.first() {
+        match nodes.status(&first.at.node, &first.at.name) {
+            Ok(Some(_)) => return Ok(Some(old)),
+            // A silent agent may still have the part, and serve it.
+            Err(error) if !nodes.agent(&first.at.node)?.has_ended() => {
+                return Err(super::with_chain_name(chain, error));
+            }
+            Ok(None) | Err(_) => {}
+        }
     }
     let removed = deployment::take_down(&nodes, &old.deployment);
     removed.map_err(|error| super::with_chain_name(chain, error))?;

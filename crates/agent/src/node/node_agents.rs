@@ -273,9 +273,10 @@ impl NodeAgent {
         process.recorded = None;
         *process = start(parts, &self.run_dir, &self.host, &self.cpus)?;
         drop(process);
+        // Also of an agent that is not ready in time: it comes up later, without the parts.
+        lock(&self.faults).starts += 1;
         self.wait_until_ready()?;
         let mut faults = lock(&self.faults);
-        faults.starts += 1;
         faults.has_failed = false;
         faults.deaths.record_start();
         let ended = || "it had ended".to_owned();
