@@ -1,6 +1,7 @@
 //! Tests the fragments of datagrams that `nat` and `load-balancer` translate. Each fragment must be
 //! the same fragment of the translated whole packet.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use myelin_packet::fixtures::{build, fragments};
@@ -139,20 +140,32 @@ fn load_balancer_sends_later_fragments_to_the_backend_of_the_first() {
     }
 }
 
-/// Fragments of many datagrams evict the oldest ones, and change no other flow.
+/// Fragments of many datagrams evict older ones, and change no other flow.
 #[test]
 fn fragments_of_many_datagrams_are_bounded() {
+    const DATAGRAMS: u16 = 20_000;
+    /// As the functions have them in both spaces.
+    const REMEMBERED: usize = 4096;
     let [out, _] = load_nat();
     let (client, server) = (build::client_v4(), build::server_v4());
     let whole = build::udp(client, server, PAYLOAD);
     let outer = SocketAddr::new(external(client.ip()), client.port());
     let expected = build::udp(outer, server, PAYLOAD);
-    for identification in 0..20_000 {
+    for identification in 0..DATAGRAMS {
         out.run(&divide(&whole, identification, PART)[0], SECOND);
     }
-    let last = divide(&whole, 19_999, PART);
-    let expected_last = divide(&expected, 19_999, PART);
+    let last = divide(&whole, DATAGRAMS - 1, PART);
+    let expected_last = divide(&expected, DATAGRAMS - 1, PART);
     out.expect_at(SECOND, &last[1], Some(&expected_last[1]), "the newest");
-    out.expect_at(SECOND, &divide(&whole, 0, PART)[1], None, "the oldest");
+    // The kernel does not always evict the oldest one: each processor keeps some of its own.
+    let mut remembered = BTreeMap::new();
+    for identification in 0..DATAGRAMS {
+        let later = &divide(&whole, identification, PART)[1];
+        for (name, outcome) in out.run_each(later, SECOND) {
+            *remembered.entry(name).or_default() += usize::from(outcome.out().is_some());
+        }
+    }
+    let is_bounded = |count: &usize| (1..=REMEMBERED).contains(count);
+    assert!(remembered.values().all(is_bounded), "{remembered:?}");
     out.expect_at(SECOND, &whole, Some(&expected), "a whole packet");
 }
