@@ -2,7 +2,8 @@
 //!
 //! The search extends the best placements of the first functions (a beam) over the most promising
 //! nodes of each function. It then moves runs of functions as long as a move helps. It begins with
-//! the results of `lblc` and `lc` too, so it is never worse than those.
+//! the results of `lblc` and `lc` too, so it is never worse than those. Where all placements are no
+//! more work than the moves, it takes the best of all.
 //!
 //! Only the choice of promising nodes depends on the size of the network, and takes time in
 //! proportion to nodes and links.
@@ -41,7 +42,8 @@ pub(super) fn place(problem: &Problem<'_>, seed: u64) -> Result<Chosen, Refusal>
         let refusal = |_| searched.err().unwrap_or(Refusal::Input(NO_WAY.to_owned()));
         return optimal::place(problem).map_err(refusal);
     };
-    let nodes = improve(problem, &candidates, best);
+    let nodes = optimal::best_of(problem, MOVES as u64)
+        .unwrap_or_else(|| improve(problem, &candidates, best));
     Ok(explain(problem, &candidates, &nodes))
 }
 

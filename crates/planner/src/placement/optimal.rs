@@ -13,20 +13,12 @@ pub(super) const NO_WAY: &str = "no placement leads on to the egress";
 
 pub(super) fn place(problem: &Problem<'_>) -> Result<Chosen, Refusal> {
     let count = problem.network.nodes.len();
-    let free = problem.fixed.iter().filter(|fixed| fixed.is_none()).count();
-    let placements = (count as u64).checked_pow(free as u32);
-    if placements.is_none_or(|placements| placements > MAX_PLACEMENTS) {
+    let Some(search) = Search::over(problem, MAX_PLACEMENTS) else {
         return Err(Refusal::TooMany {
-            functions: free,
+            functions: free_functions(problem),
             nodes: count,
         });
-    }
-    let mut search = Search {
-        problem,
-        best: None,
-        furthest: Vec::new(),
     };
-    search.extend(&mut Vec::new());
     let Some((_, nodes)) = search.best else {
         // The furthest placement explains which function has no node.
         let nodes = search.furthest;
@@ -42,6 +34,17 @@ pub(super) fn place(problem: &Problem<'_>) -> Result<Chosen, Refusal> {
     Ok(chosen.map(explain).collect())
 }
 
+/// Returns the nodes of the best placement; `None` if there are more placements than `most`, or no
+/// placement keeps all constraints.
+pub(super) fn best_of(problem: &Problem<'_>, most: u64) -> Option<Vec<usize>> {
+    let (_, nodes) = Search::over(problem, most)?.best?;
+    Some(nodes)
+}
+
+fn free_functions(problem: &Problem<'_>) -> usize {
+    problem.fixed.iter().filter(|fixed| fixed.is_none()).count()
+}
+
 struct Search<'a> {
     problem: &'a Problem<'a>,
     /// The least delay, then the fewest crossings.
@@ -50,7 +53,20 @@ struct Search<'a> {
     furthest: Vec<usize>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// Searches all placements; `None` if there are more than `most`.
+    fn over(problem: &'a Problem<'a>, most: u64) -> Option<Self> {
+        let count = problem.network.nodes.len() as u64;
+        let placements = count.checked_pow(free_functions(problem) as u32)?;
+        let mut search = Self {
+            problem,
+            best: None,
+            furthest: Vec::new(),
+        };
+        (placements <= most).then(|| search.extend(&mut Vec::new()))?;
+        Some(search)
+    }
+
     fn extend(&mut self, nodes: &mut Vec<usize>) {
         if nodes.len() > self.furthest.len() {
             self.furthest.clone_from(nodes);
