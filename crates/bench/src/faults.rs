@@ -62,7 +62,7 @@ pub enum Fault {
     LiveRuleOff,
     /// A switch costs 30 us more in the simulation that is compared with a live core.
     DearSwitch,
-    /// `deadline` hands the core over each 2 ms.
+    /// `deadline` keeps the core for a millisecond at a time.
     LongTurns,
 }
 

@@ -291,7 +291,8 @@ impl Turns {
     #[inline]
     pub(crate) fn process<P: Port>(&mut self, forwarder: &mut Forwarder<'_, P>) -> (u32, bool) {
         let received = self.read(forwarder);
-        (received, self.decide(received))
+        let is_short = received < forwarder.batch_size() && self.policy.watches_short_reads();
+        (received, self.decide(received, is_short))
     }
 
     /// Processes one batch from each port that the policy does not leave for later. Returns the
@@ -383,9 +384,9 @@ impl Turns {
     /// Asks the policy after a read with this number of arrivals, and hands the core over if
     /// another task is next. Returns whether the worker may sleep: no task has packets.
     #[inline]
-    fn decide(&mut self, received: u32) -> bool {
+    fn decide(&mut self, received: u32, is_short: bool) -> bool {
         let now_ns = monotonic_ns();
-        if received > 0 && now_ns < self.ask_ns {
+        if received > 0 && !is_short && now_ns < self.ask_ns {
             return false;
         }
         let others_have_packets = self.look(now_ns);

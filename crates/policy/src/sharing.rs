@@ -83,6 +83,13 @@ impl Sharing {
             _ => false,
         }
     }
+
+    /// Whether the policy may end a turn earlier than at its next decision when a task has read
+    /// less than a batch. Then the task asks at once.
+    #[inline]
+    pub fn watches_short_reads(&self) -> bool {
+        matches!(self, Self::Deadline(_))
+    }
 }
 
 impl Policy for Sharing {

@@ -23,8 +23,6 @@ pub(crate) struct Core {
     /// For each lane, whether full batches may be read in one step: its task reads no other ring,
     /// and nobody else sees its rings meanwhile.
     joins_reads: Vec<bool>,
-    /// For each task, whether it has several lanes.
-    has_lanes: Vec<bool>,
     /// Whether rings join the core to others.
     has_neighbours: bool,
     /// End of the simulated time, ns. Reads that start later do not count yet.
@@ -70,7 +68,6 @@ impl Core {
         setup.mechanism.batch = setup.mechanism.batch.max(1);
         setup.mechanism.read_ns = setup.mechanism.read_ns.max(1);
         let tasks = setup.tasks();
-        let lanes_of = |task| setup.lanes.iter().filter(move |lane| lane.task == task);
         let assumed = setup.lanes.iter().map(|lane| LaneState {
             cost_ps: lane.assumed_cost_ps,
         });
@@ -78,7 +75,6 @@ impl Core {
             fed_rings: Vec::new(),
             uses_fed: vec![false; tasks],
             joins_reads: vec![false; setup.lanes.len()],
-            has_lanes: (0..tasks).map(|task| lanes_of(task).count() > 1).collect(),
             has_neighbours: true,
             end_ns: 0,
             has_work: vec![false; tasks],
@@ -258,17 +254,15 @@ impl Core {
         };
         self.ask_ns = policy.decide(now_ns, view, &mut act);
         self.result.decisions += 1;
-        if let Some(task) = run {
+        if run.is_some() {
             self.running = run;
-            if self.has_lanes[task] {
-                policy.observe(
-                    now_ns,
-                    &CoreView {
-                        running: run,
-                        ..view
-                    },
-                );
-            }
+            policy.observe(
+                now_ns,
+                &CoreView {
+                    running: run,
+                    ..view
+                },
+            );
         }
     }
 
@@ -385,7 +379,9 @@ impl Core {
         let is_full = lane
             .egress
             .is_some_and(|ring| world.rings[ring].room() < batch);
-        self.must_ask = between_batches && is_full;
+        let watches = self.policy.as_ref();
+        let watches = watches.is_some_and(Sharing::watches_short_reads);
+        self.must_ask = between_batches && (is_full || watches && packets < batch);
         end_ns
     }
 

@@ -27,8 +27,9 @@ const DEADLINE: usize = 2;
 const LOAD: f64 = 0.8;
 /// Highest 99th percentile with `deadline`, of that with UNiS.
 const DEADLINE_BOUND: f64 = 0.7;
-/// The budget of a packet with [`Fault::LongTurns`], and else, ns.
-const LONG_BUDGET_NS: u64 = 20_000_000;
+/// The turns of `deadline` with [`Fault::LongTurns`], ns.
+const LONG_TURN_NS: u64 = 1_000_000;
+/// The budget of a packet, ns.
 const BUDGET_NS: u64 = 350_000;
 
 /// A pipeline at its rate.
@@ -81,18 +82,14 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("load", LOAD);
     let window = Duration::from_millis(session.effort.choose(30, 150, 300));
     findings.set("window_ms", window.as_millis() as u64);
-    let budget_ns = if session.has_fault(Fault::LongTurns) {
-        LONG_BUDGET_NS
-    } else {
-        BUDGET_NS
-    };
+    let has_long_turns = session.has_fault(Fault::LongTurns);
     findings.set("budget_us", BUDGET_NS / 1000);
     let subjects = subjects();
     let deploy = |turns: &mut Turns<'_>| {
         subjects.measure(turns, |[kind, length, scheduler]| {
             let cycles = chain_of(KINDS[kind].1, LENGTHS[length]);
             let observe = |scheduler, rate_pps| {
-                let policy = Some(policy(scheduler, budget_ns));
+                let policy = Some(policy(scheduler, has_long_turns));
                 let setup = LiveSetup::shared(cycles.clone(), policy)?.fed_at(rate_pps)?;
                 let live = LivePipeline::start(session.program, &setup)?;
                 Ok::<_, Error>(live.observe(window))
@@ -118,15 +115,18 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-fn policy(scheduler: usize, budget_ns: u64) -> Parameters {
+fn policy(scheduler: usize, has_long_turns: bool) -> Parameters {
     match scheduler {
+        DEADLINE if has_long_turns => Parameters::RoundRobin {
+            slice_ns: LONG_TURN_NS,
+        },
         COOPERATIVE => Parameters::Cooperative { reads: 8 },
         UNIS => Parameters::Unis(UnisParameters::for_batch(BATCH.into())),
         _ => Parameters::Deadline(DeadlineParameters {
             batch: BATCH.into(),
             ..DeadlineParameters::default()
         })
-        .for_hand_over(budget_ns),
+        .for_hand_over(BUDGET_NS),
     }
 }
 

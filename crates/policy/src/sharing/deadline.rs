@@ -60,6 +60,11 @@ const LATE_TURNS: u64 = 3;
 /// * A task with packets keeps the core until the other tasks, in the order of their deadlines,
 ///   would be late, or its longest turn ends. Then the earliest deadline is next (it keeps all
 ///   deadlines that any order keeps: Liu and Layland 1973, section 7).
+/// * A task has *drained* its rings if it has read all packets that were there when its turn began,
+///   and the work of new ones takes less time than a switch. It gives up the core to the earliest
+///   deadline, although budgets would allow it to wait for more. So turns are as long as the load
+///   makes them, not as long as budgets: a core with time to spare spends it on switches, and
+///   packets of a pipeline go through all functions together. On a busy core rings do not drain.
 /// * If turns may have any length, few packets wait as long as their deadline allows it while
 ///   another task has work for a long turn. So a chain with a tight budget gets few turns, with the
 ///   packets of its whole budget, beside a chain with a backlog.
@@ -86,6 +91,10 @@ pub struct Deadline {
     pub(super) turn_start_ns: u64,
     /// Deadlines and work of the other tasks, in the order of deadlines.
     waiting: Vec<Waiting>,
+    /// The running task and the start of its turn, ns, of which `gates` are.
+    gated: Option<(usize, u64)>,
+    /// For each lane: the packets that were ever written when the turn began.
+    gates: Vec<u64>,
     /// Time until the running task has filled a ring, ns.
     room_ns: u64,
     /// Time of the running task's longest batch, ns.
@@ -94,10 +103,12 @@ pub struct Deadline {
     switch_ns: u64,
     /// For each task: whether one of its lanes has packets and no room.
     blocked: Vec<bool>,
-    /// Deadlines of the running task's lanes.
-    own: Vec<(usize, u64)>,
+    /// Lane, deadline and work of the running task's lanes, ns.
+    own: Vec<(usize, u64, u64)>,
     /// Work of the running task's lanes, ns.
     own_work_ns: u64,
+    /// Work of those of them that it reads now, ns.
+    ready_work_ns: u64,
     /// For each lane: whether the running task should leave its packets for now.
     later: Vec<bool>,
 }
@@ -137,12 +148,15 @@ impl Deadline {
             seen: vec![None; core.lanes.len()],
             waiting: Vec::with_capacity(core.tasks),
             turn_start_ns: 0,
+            gated: None,
+            gates: vec![0; core.lanes.len()],
             room_ns: u64::MAX,
             batch_ns: 0,
             switch_ns: parameters.switch_ns,
             blocked: vec![false; core.tasks],
             own: Vec::with_capacity(core.lanes.len()),
             own_work_ns: 0,
+            ready_work_ns: 0,
             later: vec![false; core.lanes.len()],
             core,
             parameters,
@@ -216,10 +230,12 @@ impl Deadline {
     /// Collects the tasks that have work, and returns the deadline of the running one.
     fn collect(&mut self, now_ns: u64, view: &CoreView<'_>) -> Option<u64> {
         self.update_rests(view.switch_ns, view.lanes);
+        self.set_gates(view);
         self.waiting.clear();
         self.blocked.fill(false);
         self.own.clear();
         self.own_work_ns = 0;
+        self.ready_work_ns = 0;
         self.room_ns = u64::MAX;
         self.batch_ns = 0;
         for index in 0..self.core.lanes.len() {
@@ -235,7 +251,7 @@ impl Deadline {
                 self.room_ns = self.room_ns.min(view.lanes[index].time_ns(room));
                 let batch_ns = view.lanes[index].time_ns(self.parameters.batch);
                 self.batch_ns = self.batch_ns.max(batch_ns);
-                self.own.push((index, due_ns));
+                self.own.push((index, due_ns, work_ns));
                 self.own_work_ns = self.own_work_ns.saturating_add(work_ns);
                 continue;
             }
@@ -262,18 +278,24 @@ impl Deadline {
         if is_blocked && first_ns < u64::MAX {
             return None;
         }
-        let own_first = self.own.iter().copied().min_by_key(|(_, due_ns)| *due_ns);
+        let own_first = self.own.iter().copied();
+        let own_first = own_first.min_by_key(|(_, due_ns, _)| *due_ns);
         self.later.fill(false);
-        let (first_lane, own_ns) = own_first?;
+        let (first_lane, own_ns, _) = own_first?;
         if self.parameters.reads_all_rings {
+            self.ready_work_ns = self.own_work_ns;
             return Some(own_ns);
         }
         // If another task is late, and this task has earlier packets, its later ones wait: an
         // overloaded core would only fill rings with them.
         let leaves_later = self.is_missed(now_ns, first_ns) && own_ns <= first_ns;
-        for (lane, due_ns) in &self.own {
-            let is_later = leaves_later && *due_ns > first_ns;
-            self.later[*lane] = is_later || *due_ns > own_ns && self.leads_to(*lane, first_lane);
+        for (lane, due_ns, work_ns) in &self.own {
+            let is_later = leaves_later && *due_ns > first_ns
+                || *due_ns > own_ns && self.leads_to(*lane, first_lane);
+            self.later[*lane] = is_later;
+            if !is_later {
+                self.ready_work_ns = self.ready_work_ns.saturating_add(*work_ns);
+            }
         }
         Some(own_ns)
     }
@@ -307,6 +329,31 @@ impl Deadline {
         if self.core.is_in(view) {
             self.collect(now_ns, view);
         }
+    }
+
+    /// Remembers the packets that are there when a turn begins.
+    fn set_gates(&mut self, view: &CoreView<'_>) {
+        let turn = view.running.map(|task| (task, self.turn_start_ns));
+        if self.gated != turn {
+            self.gated = turn;
+            for (gate, lane) in self.gates.iter_mut().zip(&self.core.lanes) {
+                *gate = view.rings[lane.ingress].written;
+            }
+        }
+    }
+
+    /// Whether the running task has drained its rings, and another has packets.
+    fn yields(&self, view: &CoreView<'_>, own_due_ns: u64, first: Waiting) -> bool {
+        // With a longest turn, the bound assumes that the earliest deadline is always next.
+        let may_yield = self.parameters.longest_turn_ns == u64::MAX || first.due_ns <= own_due_ns;
+        let is_behind_gate = |(lane, _, _): &(usize, u64, u64)| {
+            let ring = view.rings[self.core.lanes[*lane].ingress];
+            ring.read >= self.gates[*lane] || self.later[*lane]
+        };
+        may_yield
+            && self.ready_work_ns < self.switch_ns
+            && first.due_ns < u64::MAX
+            && self.own.iter().all(is_behind_gate)
     }
 
     /// The task with much work whose turn comes before earlier deadlines, because these allow it
@@ -365,7 +412,9 @@ impl Policy for Deadline {
             return ask_ns;
         };
         let longer = self.find_longer(now_ns, own_due_ns);
-        if let Some(own_due_ns) = own_due_ns.filter(|_| longer.is_none()) {
+        let keeps_core =
+            |own_due_ns: &u64| longer.is_none() && !self.yields(&view, *own_due_ns, first);
+        if let Some(own_due_ns) = own_due_ns.filter(keeps_core) {
             let turns = if own_due_ns < now_ns { LATE_TURNS } else { 1 };
             let turn_ns = self.parameters.turn_ns.saturating_mul(turns);
             let turn_end_ns = self.turn_start_ns.saturating_add(turn_ns);
@@ -536,6 +585,37 @@ mod tests {
             // The long turn takes 8 us; the way back takes a switch, and 1 us of work.
             let actions = bed.ask(&mut policy, 10_000).0;
             assert_eq!(!actions.is_empty(), gives_up, "{packets}, {due_ns}");
+        }
+    }
+
+    #[test]
+    fn a_task_that_has_drained_its_rings_gives_up_the_core_before_others_are_urgent() {
+        // Packets of the running task, the longest turn, the other task's deadline.
+        for (packets, longest_turn_ns, due_ns, gives_up) in [
+            (9, u64::MAX, 500_000, true),
+            (9, u64::MAX, 300_000, true),
+            (10, u64::MAX, 300_000, false),
+            (9, 1_000_000, 500_000, false),
+            (9, 1_000_000, 300_000, true),
+        ] {
+            let mut bed = Testbed::separate(2, 1024);
+            let parameters = DeadlineParameters {
+                longest_turn_ns,
+                ..PARAMETERS
+            };
+            let mut policy = Deadline::new(bed.core.clone(), parameters);
+            bed.running = Some(0);
+            bed.fill_due(0, 20, 400_000);
+            bed.fill_due(1, 20, due_ns);
+            assert_eq!(bed.ask(&mut policy, 1000).0, []);
+            // These were there when the turn began.
+            bed.rings[0].read += 15;
+            assert_eq!(bed.ask(&mut policy, 2000).0, []);
+            bed.rings[0].written += packets;
+            bed.rings[0].read = bed.rings[0].written - packets;
+            let actions = bed.ask(&mut policy, 10_000).0;
+            let case = (packets, longest_turn_ns, due_ns);
+            assert_eq!(!actions.is_empty(), gives_up, "{case:?}");
         }
     }
 

@@ -360,7 +360,10 @@ impl Plain {
         let is_full = lane
             .egress
             .is_some_and(|ring| room(ring) < mechanism.batch as usize);
-        core.must_ask = mechanism.between_batches && is_full;
+        let watches = core.policy.as_ref();
+        let watches = watches.is_some_and(Sharing::watches_short_reads);
+        let is_short = watches && packets < u64::from(mechanism.batch);
+        core.must_ask = mechanism.between_batches && (is_full || is_short);
         core.next_ns = end_ns;
         lane.egress.into_iter().collect()
     }
