@@ -74,10 +74,9 @@ class Controller:
     """Keeps the service on the best server."""
 
     def __init__(self, net: myelin.Network, client: myelin.Host, servers: list[myelin.Host]) -> None:
-        self.net, self.client, self.servers = net, client, servers
-        self.macs = {one.name: one.cmd("cat /sys/class/net/eth0/address", check=True).strip() for one in servers}
+        self.net, self.servers = net, servers
+        self.steering = myelin.Steering(net, client, SERVICE, PORT)
         self.at: myelin.Host | None = None
-        self.moves = 0
 
     def latencies(self, agent: myelin.Host) -> dict[str, float]:
         """Asks the agent for the latency of each server, ms."""
@@ -96,7 +95,7 @@ class Controller:
         service = best.add_container("service", command=["python3", "-c", SERVER, SERVICE])
         while "serves" not in service.logs():
             time.sleep(0.01)
-        self.steer(best)
+        self.steering.to(best)
         steered_ms = (time.perf_counter() - start) * 1e3
         print(f"the service runs on {best.name}: steered in {steered_ms:.0f} ms", flush=True)
         if self.at is not None:
@@ -104,20 +103,6 @@ class Controller:
             self.net.client.remove_container(self.at.path, "service")
         self.at = best
         return steered_ms
-
-    def steer(self, server: myelin.Host) -> None:
-        """Hands the client's packets to a server. The more specific of two chains wins, so no packet is without one."""
-        match: dict[str, object] = {"protocol": "udp", "destination": f"{SERVICE}/32"}
-        if self.moves % 2 == 1:
-            match["destinationPort"] = PORT
-        route = {"prefix": f"{SERVICE}/32", "mac": self.macs[server.name]}
-        steer = myelin.Function("steer", "router", {"routes": [route]}, space="kernel")
-        names = [f"{self.net.name}-{kind}" for kind in ("general", "special")]
-        new, old = names[self.moves % 2], names[(self.moves + 1) % 2]
-        self.net.up(myelin.Chain(new, match=match, functions=[steer], ports=(self.client, server)), force=True)
-        if self.moves > 0:
-            self.net.client.down(old)
-        self.moves += 1
 
 
 def main() -> None:

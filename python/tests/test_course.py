@@ -28,8 +28,9 @@ class Course(AgentTest):
                     self.assertFalse(cell.get("outputs"), "a notebook of the repository has no outputs")
                 nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(COURSE)}}).execute()
                 drawn = [one for cell in notebook.cells for one in cell.get("outputs", []) if "image/svg+xml" in one.get("data", {})]
-                self.assertTrue(drawn, "a notebook shows its network")
+                self.assertTrue(drawn, "a notebook shows its network or its chain")
                 wait_for("the end of the network", lambda: self.client.topologies() == [])
+                self.assertEqual(self.client.ps(), [])
 
 
 if __name__ == "__main__":

@@ -63,6 +63,14 @@ class Scripts(AgentTest):
         self.assertRegex(output, r"the client sent [1-9][0-9]+ datagrams, 0 without an answer")
         self.assertEqual(self.client.containers(), [])
 
+    def test_state(self) -> None:
+        if shutil.which("runc") is None:
+            self.skipTest("containers need runc")
+        output = self.example("state.py")
+        self.assertRegex(output, r"sleep 1000`: it is not ready in time; the old service stays\nthe service is on e1\nthe service is on e2")
+        self.assertRegex(output, r"the client sent ([1-9][0-9]+) datagrams, \1 were answered, \1 counted")
+        self.assertEqual(self.client.containers(), [])
+
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
         self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)

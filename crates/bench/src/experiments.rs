@@ -22,6 +22,7 @@ mod framework;
 mod hop_cost;
 mod kernel_chain;
 mod look_ups;
+mod migration;
 mod peers;
 mod pendulum;
 mod placement;
@@ -90,4 +91,5 @@ pub(crate) const ALL: &[Experiment] = &[
     sfc_gap::EXPERIMENT,
     sfc_owd::EXPERIMENT,
     containers::EXPERIMENT,
+    migration::EXPERIMENT,
 ];

@@ -64,11 +64,15 @@ pub enum Fault {
     DearSwitch,
     /// `deadline` keeps the core for a millisecond at a time.
     LongTurns,
+    /// The controller removes the old service before it starts the new one.
+    RemoveFirst,
+    /// A service pauses before it sends its state.
+    SlowHook,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -98,6 +102,8 @@ impl Fault {
         Self::LiveRuleOff,
         Self::DearSwitch,
         Self::LongTurns,
+        Self::RemoveFirst,
+        Self::SlowHook,
     ];
 
     /// Its name on the command line.
@@ -132,6 +138,8 @@ impl Fault {
             Self::LiveRuleOff => "live-rule-off",
             Self::DearSwitch => "dear-switch",
             Self::LongTurns => "long-turns",
+            Self::RemoveFirst => "remove-first",
+            Self::SlowHook => "slow-hook",
         }
     }
 
@@ -173,6 +181,8 @@ impl Fault {
             Self::LiveRuleOff => ("unis-slices", "rule on, slices of 125 % / 75 %"),
             Self::DearSwitch => ("unis-agreement", "cooperative k=16"),
             Self::LongTurns => ("unis-latency", "deadline / unis"),
+            Self::RemoveFirst => ("migration", "station, datagrams without an answer"),
+            Self::SlowHook => ("migration", "interruption with state / transfer"),
         }
     }
 }

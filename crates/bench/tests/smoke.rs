@@ -14,7 +14,7 @@ use program::check_leftovers;
 use serde_json::Value;
 
 /// The experiments whose trial is in the gate: it takes few seconds. The others are thorough.
-const GATE: [&str; 22] = [
+const GATE: [&str; 23] = [
     "hop-cost",
     "classifier",
     "calvin-chain",
@@ -24,6 +24,7 @@ const GATE: [&str; 22] = [
     "containers",
     "dpdk-port",
     "framework",
+    "migration",
     "rate-overhead",
     "switch-cost",
     "sharing-delay",

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from .host import AgentHost as AgentHost
     from .host import Host as Host
     from .host import Link as Link
+    from .migration import Hook as Hook
+    from .migration import Steering as Steering
+    from .migration import move_state as move_state
     from .network import Network as Network
     from .process import Process as Process
     from .host import Switch as Switch
@@ -57,6 +60,9 @@ _MODULES = {
     "AgentHost": "host",
     "Host": "host",
     "Link": "host",
+    "Hook": "migration",
+    "Steering": "migration",
+    "move_state": "migration",
     "Network": "network",
     "Process": "process",
     "Switch": "host",
