@@ -291,8 +291,10 @@ mod tests {
 
     #[test]
     fn a_lost_state_shows_as_datagrams_not_counted() {
-        let mut steps = Steps::default();
-        steps.ended = 10;
+        let steps = Steps {
+            ended: 10,
+            ..Steps::default()
+        };
         let migrations = [Migration {
             steps,
             interruption_ms: 5.0,
