@@ -195,7 +195,7 @@ fn check_programs_and_libraries() -> [Finding; 7] {
             "CRIU",
             check_criu(),
             Advice {
-                consequence: "a hook of a service cannot save the memory of a program; it must carry the state itself",
+                consequence: "no state hook can save the memory of a program: a service must write its state itself",
                 remedy: "apt install criu, of a version that knows this kernel",
             },
         ),
