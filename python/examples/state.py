@@ -2,10 +2,10 @@
 """A service moves with its state. It counts the client's datagrams, and no datagram is lost or counted twice.
 
   client - bs1 ------ 8 ms ------ bs2 - e2        the client changes its base station, the service follows
-            |                                     with a hook of its own, which carries the count
+            |                                     with its state hook, which carries the count
            e1
 
-First the hook hangs: the old service stays. Then the hook works.
+First the state hook hangs: the old service stays. Then it works.
 
   sudo python3 python/examples/state.py
 """
@@ -17,7 +17,7 @@ import myelin
 
 SERVICE = "10.0.0.100"
 PORT, CONTROL, STORE = 9000, 9001, 9002
-# The service, and the programs of its hook: `serve`, `serve waits`, `export HOST`, `store`.
+# The service, and the programs of its state hook: `serve`, `serve waits`, `export HOST`, `store`.
 PROGRAM = f"""
 import select, socket, sys
 
@@ -41,7 +41,7 @@ def serve(*waits):
                     count, is_waiting = int(number[0]), False
                     peer.sendall(b"stored")
                 else:
-                    # Serves on when the hook has ended.
+                    # Serves on when the state hook has ended.
                     peer.sendall(str(count).encode())
                     peer.recv(1)
 
@@ -122,11 +122,11 @@ def main() -> None:
 
         new = start(e2, "waits")
         try:
-            myelin.move_state(e1, e2, myelin.Hook(export="sleep 1000", store=run("store")), steering, timeout_s=2)
+            myelin.move_state(e1, e2, myelin.StateHook(export="sleep 1000", store=run("store")), steering, timeout_s=2)
         except myelin.CommandError as error:
             print(error)
         print("the service is on", steering.at)
-        hook = myelin.Hook(export=run("export", e2.address), store=run("store"))
+        hook = myelin.StateHook(export=run("export", e2.address), store=run("store"))
         took_ms = myelin.move_state(e1, e2, hook, steering)
         print("the service is on", steering.at)
         print(f"{took_ms:.0f} ms to steer and to move the state")

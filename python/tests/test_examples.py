@@ -94,6 +94,42 @@ class Scripts(AgentTest):
             self.assertIn(part, done.stdout)
         self.assertEqual(self.client.topologies(), [])
 
+    def test_the_shell_keeps_variables(self) -> None:
+        done = self.shell("py x = h1.address\npy x\n")
+        self.assertEqual((done.returncode, done.stdout), (0, "10.0.0.1\n"))
+
+    def test_the_walkthrough_of_mininet(self) -> None:
+        """Runs the commands of both tables in docs/python.md."""
+        text = (ROOT / "docs/python.md").read_text()
+        tables = re.findall(r"\| Mininet \| Myelin \|\n\|---\|---\|\n((?:\|.*\n)+)", text)
+        shell, python = ([tuple(row.strip("|\n").split(" | ")) for row in one.splitlines()] for one in tables[:2])
+        commands = [
+            command
+            for theirs, ours in shell
+            for command in re.findall("`([^`]+)`", f"{theirs} {ours}" if "the same" in ours else ours)
+            if re.match("(help|nodes|net|dump|links?|pingall|iperf|h[12]|py|sh|exit)\\b", command)
+        ]
+        for word in ("help", "pingall", "link s1 h1 down", "h1 bash", "h2 curl -s h1", "exit"):
+            self.assertIn(word, commands)
+        # The server must listen before its client asks. A row may stand behind the one that it needs.
+        wait = "h1 sh -c 'until curl -s -o /dev/null localhost; do sleep 0.1; done'"
+        lines = [line for command in commands for line in ([wait, command] if "curl" in command else [command])]
+        done = self.shell("\n".join([*lines, ""]))
+        self.assertEqual((done.returncode, re.sub(r'.*"GET / HTTP.*\n', "", done.stderr)), (0, ""))
+        self.assertIn("<title>Directory listing", done.stdout)
+
+        names: dict[str, object] = {"myelin": myelin}
+        statements = [found for _, ours in python for found in re.findall("^ ?`([^`]+)`", ours)]
+        place = statements.index("net.start()")
+        link = re.search(r"`(net\.add_link\(h1, s1, [^`]*)`", text)
+        assert link is not None
+        statements.insert(place, link[1])
+        with_input = "import io, myelin.shell; myelin.shell.Shell(net, stdin=io.StringIO('nodes\\nexit\\n')).cmdloop()"
+        for statement in statements:
+            exec(with_input if "Shell(net)" in statement else statement, names)
+        self.assertGreaterEqual(len(statements), 15)
+        wait_for("the end of the network", lambda: self.client.topologies() == [])
+
     def test_the_shell_tells_errors_and_goes_on(self) -> None:
         done = self.shell("h9 ls\nlink h1 s9 down\nlink h1\nlink h1 s1 delay=5\npy 1/0\nnodes\n")
         self.assertEqual(done.returncode, 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A hook that hangs or fails leaves the old service running, and the client's packets go to it."""
+"""A state hook that hangs or fails leaves the old service running, and the client's packets go to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Migration(AgentTest):
         self.counted = int(done.stdout) if done.returncode == 0 else 0
         return self.counted
 
-    def check_failure(self, hook: myelin.Hook, reason: str, timeout_s: float = 30.0) -> None:
+    def check_failure(self, hook: myelin.StateHook, reason: str, timeout_s: float = 30.0) -> None:
         before = self.counted
         with self.assertRaises(myelin.CommandError) as caught:
             myelin.move_state(self.old, self.new, hook, self.steering, timeout_s=timeout_s)
@@ -52,21 +52,21 @@ class Migration(AgentTest):
 
     def test_the_old_service_stays(self) -> None:
         export, store = state.run("export", self.new.address), state.run("store")
-        self.check_failure(myelin.Hook("sleep 1000", store), "it is not ready in time", timeout_s=1)
-        self.check_failure(myelin.Hook("echo no", store), "it printed 'no' in place of 'ready'")
-        self.check_failure(myelin.Hook("echo ready; exec sleep 1000", store), "does not arrive in time", timeout_s=3)
-        self.check_failure(myelin.Hook("echo ready; read line; exit 3", store), "exit status 3")
-        self.check_failure(myelin.Hook("echo ready; yes", store), "does not arrive in time", timeout_s=3)
-        # The service has stopped for the hook, and serves on. Nobody takes the state: no new service runs.
-        self.check_failure(myelin.Hook(export, store), "exit status 1")
+        self.check_failure(myelin.StateHook("sleep 1000", store), "it is not ready in time", timeout_s=1)
+        self.check_failure(myelin.StateHook("echo no", store), "it printed 'no' in place of 'ready'")
+        self.check_failure(myelin.StateHook("echo ready; exec sleep 1000", store), "does not arrive in time", timeout_s=3)
+        self.check_failure(myelin.StateHook("echo ready; read line; exit 3", store), "exit status 3")
+        self.check_failure(myelin.StateHook("echo ready; yes", store), "does not arrive in time", timeout_s=3)
+        # The service has stopped for the state hook, and serves on. Nobody takes the state: no new service runs.
+        self.check_failure(myelin.StateHook(export, store), "exit status 1")
         with self.assertRaises(myelin.ArgumentError):
-            myelin.move_state(self.old, self.new, myelin.Hook(export, store), self.steering, timeout_s=0)
+            myelin.move_state(self.old, self.new, myelin.StateHook(export, store), self.steering, timeout_s=0)
         self.assertEqual(len(self.client.ps()), 1)
 
         waiting = self.new.popen(state.run("serve", "waits"))
         assert waiting.stdout is not None
         self.assertEqual(waiting.stdout.readline(), b"serves\n")
-        self.assertGreater(myelin.move_state(self.old, self.new, myelin.Hook(export, store), self.steering), 0)
+        self.assertGreater(myelin.move_state(self.old, self.new, myelin.StateHook(export, store), self.steering), 0)
         self.assertIs(self.steering.at, self.new)
         self.assertEqual(self.count(), 8)
 

@@ -67,7 +67,7 @@ pub enum Fault {
     /// The controller removes the old service before it starts the new one.
     RemoveFirst,
     /// A service pauses before it sends its state.
-    SlowHook,
+    SlowExport,
 }
 
 impl Fault {
@@ -103,7 +103,7 @@ impl Fault {
         Self::DearSwitch,
         Self::LongTurns,
         Self::RemoveFirst,
-        Self::SlowHook,
+        Self::SlowExport,
     ];
 
     /// Its name on the command line.
@@ -139,7 +139,7 @@ impl Fault {
             Self::DearSwitch => "dear-switch",
             Self::LongTurns => "long-turns",
             Self::RemoveFirst => "remove-first",
-            Self::SlowHook => "slow-hook",
+            Self::SlowExport => "slow-export",
         }
     }
 
@@ -182,7 +182,7 @@ impl Fault {
             Self::DearSwitch => ("unis-agreement", "cooperative k=16"),
             Self::LongTurns => ("unis-latency", "deadline / unis"),
             Self::RemoveFirst => ("migration", "station, datagrams without an answer"),
-            Self::SlowHook => ("migration", "interruption with state / transfer"),
+            Self::SlowExport => ("migration", "interruption with state / transfer"),
         }
     }
 }

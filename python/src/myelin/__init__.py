@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .host import AgentHost as AgentHost
     from .host import Host as Host
     from .host import Link as Link
-    from .migration import Hook as Hook
+    from .migration import StateHook as StateHook
     from .migration import Steering as Steering
     from .migration import move_state as move_state
     from .network import Network as Network
@@ -60,7 +60,7 @@ _MODULES = {
     "AgentHost": "host",
     "Host": "host",
     "Link": "host",
-    "Hook": "migration",
+    "StateHook": "migration",
     "Steering": "migration",
     "move_state": "migration",
     "Network": "network",

@@ -1,4 +1,4 @@
-"""Moves a service between hosts: steers the client's packets, and carries the service's state with the service's own hook."""
+"""Moves a service between hosts: steers the client's packets, and carries the service's state with its own state hook."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Steering:
 
 
 @dataclass(frozen=True)
-class Hook:
+class StateHook:
     """The service's own programs for its state. Each prints the line `ready` when it is ready.
 
     `export` runs on the old host. It then reads a line, stops the service, and sends the state to the new host. The service
@@ -68,10 +68,10 @@ class Hook:
     store: Command
 
 
-def move_state(old: Host, new: Host, hook: Hook, steering: Steering, *, timeout_s: float = 30.0) -> float:
+def move_state(old: Host, new: Host, hook: StateHook, steering: Steering, *, timeout_s: float = 30.0) -> float:
     """Moves the state of a service to a new one, which runs and waits for it. Returns the time without a service, ms.
 
-    The client's packets are steered when both programs of the hook are ready, so they wait at the new service. If a program
+    The client's packets are steered when both programs of the state hook are ready, so they wait at the new service. If a program
     fails or does not end in time, the packets are steered back, the old service stays, and CommandError says why.
     """
     if timeout_s <= 0:
@@ -147,7 +147,7 @@ def _failed(process: Process, reason: str) -> CommandError:
     command = " ".join(process.args)
     shown = command if len(command) <= 80 else f"{command[:80]}..."
     return CommandError(
-        f"{process.host}: the hook `{shown}`: {reason}; the old service stays",
+        f"{process.host}: the state hook `{shown}`: {reason}; the old service stays",
         object=process.host,
-        remedy="run the hook's program by hand on the host",
+        remedy="run the program of the state hook by hand on the host",
     )

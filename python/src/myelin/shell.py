@@ -33,6 +33,7 @@ class Shell(cmd.Cmd):
         self.network = network
         self.use_rawinput = stdin is None
         self.has_failed = False
+        self._names: dict[str, Any] = {}
 
     # --- Commands ------------------------------------------------------------------------------------------------------
 
@@ -99,8 +100,9 @@ class Shell(cmd.Cmd):
             print(f"{status.chain}: {status.state}, {status.packets_in} packets in, {status.packets_out} out")
 
     def do_py(self, line: str) -> None:
-        """py CODE: runs Python; `net` is the network, and each node has its name"""
-        names: dict[str, Any] = {node.name.replace("-", "_"): node for node in self._nodes()}
+        """py CODE: runs Python; `net` is the network, and each node has its name. Variables stay"""
+        names = self._names
+        names.update({node.name.replace("-", "_"): node for node in self._nodes()})
         names.update(net=self.network, client=self.network.client)
         try:
             try:

@@ -31,8 +31,8 @@ const BUSY: &str = "for _ in 1 2 3 4; do while :; do :; done & done; wait";
 const INTERRUPTION_BOUND_MS: f64 = 100.0;
 /// Longest interruption with a state, relative to the plain transfer of as many bytes.
 const STATE_BOUND: f64 = 1.2;
-/// With [`Fault::SlowHook`], the old service pauses this share of the plain transfer.
-const SLOW_HOOK: f64 = 0.8;
+/// With [`Fault::SlowExport`], the old service pauses this share of the plain transfer.
+const SLOW_EXPORT: f64 = 0.8;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "migration",
@@ -156,9 +156,9 @@ fn migrate_three_times(
     pause();
     let trigger = now_ns();
     lab.move_client(0)?;
-    let is_slow = session.has_fault(Fault::SlowHook);
+    let is_slow = session.has_fault(Fault::SlowExport);
     let pause_ms = if is_slow {
-        SLOW_HOOK * transfer_ms
+        SLOW_EXPORT * transfer_ms
     } else {
         0.0
     };
@@ -291,8 +291,10 @@ mod tests {
 
     #[test]
     fn a_lost_state_shows_as_datagrams_not_counted() {
-        let mut steps = Steps::default();
-        steps.ended = 10;
+        let steps = Steps {
+            ended: 10,
+            ..Steps::default()
+        };
         let migrations = [Migration {
             steps,
             interruption_ms: 5.0,

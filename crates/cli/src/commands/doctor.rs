@@ -1,7 +1,7 @@
 //! `myelin doctor`: tests which features of Myelin this machine can run.
 
 use std::fmt::Display;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use myelin_api::ApiError;
 use myelin_kernel::FeatureState;
@@ -173,7 +173,7 @@ fn diagnose() -> Diagnosis {
     }
 }
 
-fn check_programs_and_libraries() -> [Finding; 6] {
+fn check_programs_and_libraries() -> [Finding; 7] {
     [
         make_optional_finding(
             "control groups",
@@ -189,6 +189,14 @@ fn check_programs_and_libraries() -> [Finding; 6] {
             Advice {
                 consequence: "no function can have `isolation: container`",
                 remedy: "apt install runc",
+            },
+        ),
+        make_optional_finding(
+            "CRIU",
+            check_criu(),
+            Advice {
+                consequence: "no state hook can save the memory of a program: a service must write its state itself",
+                remedy: "apt install criu, of a version that knows this kernel",
             },
         ),
         make_optional_finding(
@@ -235,6 +243,23 @@ fn make_optional_finding(
     match version {
         Ok(version) => Finding::new(what, format_args!("yes: {version}"), true, advice),
         Err(error) => Finding::new(what, format_args!("no: {error}"), false, advice),
+    }
+}
+
+/// Runs the check of CRIU itself, which takes a moment.
+fn check_criu() -> Result<&'static str, String> {
+    let mut check = Command::new("timeout");
+    check.args(["20s", "criu", "check"]).stdin(Stdio::null());
+    let output = check.output().map_err(|error| error.to_string())?;
+    match output.status.code() {
+        Some(0) => Ok("`criu check` passes"),
+        // Of `timeout`, for an unknown program.
+        Some(127) => Err("not installed".to_owned()),
+        _ => {
+            let messages = String::from_utf8_lossy(&output.stderr);
+            let last = messages.trim().lines().last().unwrap_or("no message");
+            Err(format!("`criu check` fails: {last}"))
+        }
     }
 }
 
