@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from support import ROOT, AgentTest, run, wait_for
 
+LEARNING = ROOT / "examples/openflow/learning_switch.py"
 EXAMPLES = ROOT / "target/mininet/usr/share/doc/mininet/examples"
 
 # What the output of each example has.
@@ -35,7 +37,6 @@ INPUT = {"natnet": "h1 ping -c1 h0\nexit\n"}
 SENTENCES = {
     "baresshd": "inNamespace=False",
     "clusterdemo": "a network is on one machine",
-    "controllers": "RemoteController",
     "controlnet": "inNamespace=False",
     "intfoptions": "in one direction",
     "limit": "sched='rt'",
@@ -163,6 +164,49 @@ dpctl show
 time nodes
 """
 
+STEERED = """
+import time
+from functools import partial
+from mininet.net import Mininet
+from mininet.node import Controller, OVSBridge, OVSSwitch, RemoteController
+from mininet.topo import LinearTopo
+
+net = Mininet(LinearTopo(2), switch=partial(OVSSwitch, protocols='OpenFlow13'), controller=None)
+c0 = net.addController('c0', controller=RemoteController, ip='127.0.0.1', port=@PORT)
+net.start()
+print('lost', net.ping(timeout='0.5'), net.waitConnected(timeout=0.1), c0.IP(), c0.isListening(c0.ip, c0.port))
+program = c0.popen(['osken-manager', '--ofp-tcp-listen-port', '@PORT', '@SWITCH'])
+print('connected', net.waitConnected(timeout=60), [switch.connected() for switch in net.switches])
+until = time.monotonic() + 60
+while net.ping(timeout='2') and time.monotonic() < until:
+    pass
+print('steered', net.pingAll())
+net.stop()
+
+class Learning(Controller):
+    def __init__(self, name, **params):
+        super().__init__(name, command='osken-manager', cargs='--ofp-tcp-listen-port %d @SWITCH', port=@PORT, **params)
+
+program.kill()
+program.wait()
+net = Mininet(LinearTopo(2), switch=OVSSwitch, controller=Learning, waitConnected=True)
+net.start()
+print('own program', [switch.connected() for switch in net.switches], net['c0'].isListening('127.0.0.1', @PORT))
+net.stop()
+print('ended', net['c0'].isListening('127.0.0.1', @PORT))
+net = Mininet(LinearTopo(2), switch=OVSBridge, controller=RemoteController)
+net.start()
+print('bridges', net.pingAll())
+net.stop()
+"""
+
+STEERED_OUTPUT = """lost 100.0 False 127.0.0.1 False
+connected True [True, True]
+steered 0.0
+own program [True, True] True
+ended False
+bridges 0.0
+"""
 
 ECHO = """
 from comnetsemu.cli import CLI
@@ -216,6 +260,20 @@ shares True True
 removed None ConnectionRefusedError: [Errno 111] Connection refused
 """
 
+TWO_CONTROLLERS = """
+from mininet.net import Mininet
+from mininet.node import RemoteController
+net = Mininet(controller=RemoteController)
+c0, c1, s1 = net.addController('c0', port=1), net.addController('c1', port=2), net.addSwitch('s1')
+net.start()
+"""
+
+
+def free_port() -> int:
+    """A port where no program listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
 
 class Compat(AgentTest):
     def start(self, script: str, text: str = "", arguments: Sequence[str] = ()) -> subprocess.Popen[str]:
@@ -257,6 +315,15 @@ class Compat(AgentTest):
             self.assertIn(part, errors)
         wait_for("the end of the networks", lambda: self.client.topologies() == [])
 
+    def test_controllers_steer_switches(self) -> None:
+        for program in ("ovs-vswitchd", "osken-manager"):
+            if shutil.which(program) is None:
+                self.skipTest(f"OpenFlow needs {program}")
+        text = STEERED.replace("@PORT", str(free_port())).replace("@SWITCH", str(LEARNING))
+        status, output, errors = self.run_text(text)
+        self.assertEqual((status, output), (0, STEERED_OUTPUT), errors)
+        self.assertIn("Unable to contact the remote controller", errors)
+
     def test_a_script_of_comnetsemu_runs_containers_in_hosts(self) -> None:
         if shutil.which("runc") is None:
             self.skipTest("containers need runc")
@@ -267,7 +334,10 @@ class Compat(AgentTest):
 
     def test_what_has_no_counterpart_fails_with_a_sentence(self) -> None:
         for code, words in (
-            ("from mininet.node import RemoteController; RemoteController('c0', ip='127.0.0.1')", "OpenFlow"),
+            ("from mininet.node import Ryu; Ryu('c0', 'app.py')", "`RemoteController`"),
+            (TWO_CONTROLLERS, "several controllers of the switch `s1` (c0, c1)"),
+            ("from mininet.net import Mininet\nfrom mininet.node import RemoteController\nnet = Mininet(controller=RemoteController)"
+             "\nnet.addController(port=1); net.addSwitch('s1', dpid='7'); net.start()", "the datapath id 0000000000000007"),
             ("from mininet.net import Mininet; Mininet(inNamespace=True)", "`inNamespace=True`"),
             ("from mininet.wifi import x", "`mininet.wifi` has no counterpart"),
             ("from mininet.node import OVSSwitch; OVSSwitch('s1', stp=True)", "`stp` of the switch `s1`"),
@@ -309,6 +379,22 @@ class Compat(AgentTest):
                 status, output, errors = self.finish(process)
                 self.assertEqual(status, 0, errors)
                 self.assertIn(RUN_UNMODIFIED[name], output + errors)
+
+    def test_the_example_with_controllers_runs_beside_one(self) -> None:
+        self.examples()
+        for program in ("ovs-vswitchd", "osken-manager"):
+            if shutil.which(program) is None:
+                self.skipTest(f"OpenFlow needs {program}")
+        # The example's third switch has a remote controller at this port.
+        command = ["osken-manager", "--ofp-tcp-listen-port", "6633", str(LEARNING)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as controller:
+            try:
+                text = "pingall\npingall\npingall\nexit\n"
+                status, output, errors = self.finish(self.start(str(EXAMPLES / "controllers.py"), text))
+            finally:
+                controller.kill()
+        self.assertEqual(status, 0, errors)
+        self.assertIn("0% dropped (12/12 received)", output + errors)
 
     def test_examples_without_a_counterpart_say_why(self) -> None:
         self.examples()

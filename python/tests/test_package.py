@@ -53,7 +53,7 @@ class Package(unittest.TestCase):
         done = subprocess.run([sys.executable, "-S", "-c", script], check=True, capture_output=True, text=True, env=source)
         loaded = set(done.stdout.split())
         self.assertIn("myelin.network", loaded)
-        self.assertEqual(loaded & {"dataclasses", "inspect", "asyncio", "ctypes", "cmd", "myelin.compat"}, set())
+        self.assertEqual(loaded & {"dataclasses", "inspect", "asyncio", "ctypes", "cmd", "myelin.compat", "myelin.types"}, set())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, Union, cast
 
-from . import types
+from ._lazy import types
 from .errors import FailedError
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def decoder(kind: Any) -> Decoder:
 
 
 def _object_decoder(kind: type) -> Decoder:
-    hints = typing.get_type_hints(kind, vars(types))
+    hints = typing.get_type_hints(kind)
     fields = {name.rstrip("_"): (name, decoder(hint)) for name, hint in hints.items()}
     has_extra = "extra" in hints
 

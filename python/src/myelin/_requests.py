@@ -6,7 +6,7 @@ import re
 from typing import Any, Optional
 from urllib.parse import quote
 
-from . import types
+from ._lazy import types
 from ._wire import Call
 from .errors import bad_argument
 

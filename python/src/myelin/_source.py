@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Union
 
-from . import types
+from ._lazy import types
 from .errors import FileError
 
 # As `myelin` reads them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from . import types
 from ._json import decode, encode
+from ._lazy import types
 from .errors import ConnectionLostError, FailedError, MyelinError, of_answer
 
 if TYPE_CHECKING:

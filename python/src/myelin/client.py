@@ -9,9 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Optional, TypeVar
 
-from . import _agent, _requests, _source, types
+from . import _agent, _requests, _source
 from ._agent import StrPath
 from ._json import decode
+from ._lazy import types
 from ._stream import Answer, Stream
 from ._wire import Call
 from .documents import Described, describe

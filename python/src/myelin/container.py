@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional, Union
 
-from . import _requests, types
+from . import _requests
+from ._lazy import types
 from .errors import FailedError, bad_argument
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
-from .types import ApiError, FileFault
+from ._lazy import types
 
 _PLACE = re.compile(r"(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?P<column>\d+): ")
 _OBJECT = re.compile(r"`([^`]+)`")
@@ -25,7 +25,7 @@ class MyelinError(Exception):
         line: Optional[int] = None,
         column: Optional[int] = None,
         remedy: str = "",
-        faults: tuple[FileFault, ...] = (),
+        faults: tuple[types.FileFault, ...] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -88,7 +88,7 @@ def bad_argument(what: str, value: Any, expected: str, remedy: str) -> ArgumentE
     return ArgumentError(f"{what}: {value!r} is not {expected}: {remedy}", object=what, remedy=remedy)
 
 
-def of_answer(error: ApiError) -> MyelinError:
+def of_answer(error: types.ApiError) -> MyelinError:
     """Makes the exception for an error of the agent."""
     message = error.message
     if error.faults:

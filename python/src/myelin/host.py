@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from . import _requests, _schema, types
+from . import _requests, _schema
+from ._lazy import types
 from .errors import FailedError
 from .machine import Machine
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Optional, TypeVar, Union
 
-from . import _requests, _schema, measuring, types
+from . import _requests, _schema, measuring
 from ._agent import StrPath
+from ._lazy import types
 from .chain import Chain, draw, read_documents
 from .client import Client, Lease
 from .documents import API_VERSION, Document, to_text
@@ -19,7 +20,7 @@ from .host import AgentHost, Host, Link, Node, Switch
 from .measuring import Target
 from .results import Iperf, Ping, Pings
 
-Named = TypeVar("Named", types.TopologyHost, types.TopologyLink)
+Named = TypeVar("Named", "types.TopologyHost", "types.TopologyLink")
 AnyNode = TypeVar("AnyNode", bound=Node)
 AnyHost = Union[Host, str]
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Optional, Union
 
-from . import _requests, types
+from . import _requests
 from ._json import decode, encode
+from ._lazy import types
 from ._wire import Head, fail, lost
 from .errors import CommandError, FailedError, NoAgentError
 

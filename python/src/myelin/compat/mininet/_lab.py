@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ...machine import Machine
@@ -46,7 +48,9 @@ class Lab:
         self.network = Network()
         self.nodes: list[Any] = []
         self.links: list[Any] = []
+        self.controllers: list[Any] = []
         self.has_stopped = False
+        self._collects = False
 
     @classmethod
     def current(cls) -> Lab:
@@ -104,11 +108,23 @@ class Lab:
 
     # --- Running -------------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Makes nothing in the block, unless it runs already: its switches hear of their controllers first."""
+        self._collects = not self.is_running
+        try:
+            yield
+        finally:
+            self._collects = False
+        self.start()
+
     def start(self) -> None:
         """Makes the network, or what it lacks."""
-        if self.has_stopped:
+        if self.has_stopped or self._collects:
             return
         nodes = [node for node in self.nodes if node.made is None and (node.is_host or node.is_switch)]
+        # A switch can have its controller on a host.
+        nodes.sort(key=lambda node: bool(node.is_switch))
         links = [link for link in self.links if link.made is None]
         if not nodes and not links:
             return
@@ -117,7 +133,9 @@ class Lab:
             for node in nodes:
                 name = self._name(node.name)
                 if node.is_switch:
-                    node.made = self.network.add_switch(name)
+                    if node.openflow is not None:
+                        node.check_numbers(len(self.network.switches))
+                    node.made = self.network.add_switch(name, openflow=node.openflow)
                 else:
                     limits = {key: value for key, value in node.limits.items() if value is not None}
                     node.made = self.network.add_host(name, address=addresses.get(node), **limits)

@@ -13,7 +13,7 @@ from ...measuring import Target, iperf, ping
 from .. import NoCounterpart
 from ._lab import Lab
 from .link import Intf, Link
-from .log import debug, error, info, output
+from .log import debug, error, info, output, warn
 from .node import Controller, DefaultController, Host, Node, OVSKernelSwitch
 from .nodelib import NAT
 from .util import fixLimits, ipAdd, macColonHex, netParse, numCores
@@ -104,15 +104,17 @@ class Mininet:
         return self._add(self.switches, cls or self.switch, name, {**defaults, **params})
 
     def addController(self, name: Any = "c0", controller: Any = None, **params: Any) -> Any:
-        """Adds a controller, which has nothing to do: switches learn by themselves."""
+        """Adds a controller."""
         if isinstance(name, Controller):
             self.controllers.append(name)
+            self.lab.controllers.append(name)
             self.nameToNode[name.name] = name
             return name
         with self.lab:
             made = (controller or self.controller)(name, **params)
         if made is not None:
             self.controllers.append(made)
+            self.lab.controllers.append(made)
             self.nameToNode[name] = made
         return made
 
@@ -243,7 +245,6 @@ class Mininet:
         """Starts the network."""
         if not self.built:
             self.build()
-        self.lab.start()
         if len(self.hosts) > _MANY_HOSTS:
             fixLimits(len(self.hosts) ** 2)
         info("*** Starting controller\n")
@@ -252,10 +253,13 @@ class Mininet:
             controller.start()
         info("\n")
         info(f"*** Starting {len(self.switches)} switches\n")
-        for switch in self.switches:
-            info(f"{switch.name} ")
-            switch.start(self.controllers)
+        with self.lab.collecting():
+            for switch in self.switches:
+                info(f"{switch.name} ")
+                switch.start(self.controllers)
         info("...\n")
+        if self.waitConn:
+            self.waitConnected(None if self.waitConn is True else self.waitConn)
 
     def stop(self) -> None:
         """Removes the network."""
@@ -280,7 +284,20 @@ class Mininet:
             self.stop()
 
     def waitConnected(self, timeout: Optional[float] = None, delay: float = 0.5) -> bool:
-        """True: switches need no controller."""
+        """Waits until each switch has its controller: True if so, False after the timeout in seconds."""
+        info("*** Waiting for switches to connect\n")
+        end = None if timeout is None else time.monotonic() + timeout
+        waiting = list(self.switches)
+        while waiting:
+            for switch in [switch for switch in waiting if switch.connected()]:
+                info(f"{switch} ")
+                waiting.remove(switch)
+            if waiting and end is not None and time.monotonic() > end:
+                warn(f"Timed out after {timeout} seconds: {', '.join(map(str, waiting))} not connected\n")
+                return False
+            if waiting:
+                time.sleep(delay)
+        info("\n")
         return True
 
     def monitor(self, hosts: Any = None, timeoutms: Optional[float] = -1) -> Iterator[tuple[Any, Any]]:
