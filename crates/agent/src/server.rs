@@ -34,8 +34,8 @@ use self::query::{AFTER_QUERY, LAST_QUERY, query_number};
 use self::stream::stream_events;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
-    ErrorKind, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
-    SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest,
+    ErrorKind, FunctionFlows, HostStatus, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent,
+    SlaSecond, SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
@@ -171,6 +171,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/chains/{name}", delete(down))
         .route("/topologies", get(topologies))
         .route("/spans", get(spans))
+        .route("/hosts/{*name}", get(host))
         .route("/links", post(change_link))
         .route("/events", get(events))
         .route("/events/{name}", get(events))
@@ -339,6 +340,16 @@ async fn topologies(
 
 async fn spans(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<SpanStatus>>, HttpError> {
     run_waiting(state, |engine| Ok(engine.spans())).await
+}
+
+async fn host(
+    State(state): State<Arc<ServerState>>,
+    Path(name): Path<String>,
+) -> Result<Json<HostStatus>, HttpError> {
+    run_blocking(state, move |engine| {
+        engine.find_host(&name).map(|host| host.status())
+    })
+    .await
 }
 
 async fn change_link(

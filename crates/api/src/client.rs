@@ -18,9 +18,9 @@ use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
     ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply,
-    EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, ImageRequest, ImageStatus,
-    LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus, TopologyLink,
-    TopologyStatus, UpRequest, send_descriptors,
+    EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, HostStatus, ImageRequest,
+    ImageStatus, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
+    TopologyLink, TopologyStatus, UpRequest, send_descriptors,
 };
 
 /// Longest wait for an agent that removes its chains and stops.
@@ -186,6 +186,12 @@ impl Client {
     /// Lists the running chains over nodes.
     pub fn spans(&self) -> Result<Vec<SpanStatus>, ApiError> {
         self.get("/spans")
+    }
+
+    /// Finds a host: `client`, `server`, the name of a topology's host or node, or one of them after
+    /// `OBJECT/`.
+    pub fn host(&self, name: &str) -> Result<HostStatus, ApiError> {
+        self.get(&chain_path("/hosts", Some(name)))
     }
 
     /// Changes a link of a topology under traffic.

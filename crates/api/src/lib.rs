@@ -20,6 +20,7 @@
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] (2) |
 //! | `GET /v2/topologies` | - | [`TopologyStatus`] list: the running topologies |
 //! | `GET /v2/spans` | - | [`SpanStatus`] list: the running chains over nodes |
+//! | `GET /v2/hosts/NAME` | - | [`HostStatus`]: finds a host, as `exec` does |
 //! | `POST /v2/links` | [`LinkRequest`] | [`TopologyLink`]: changes a link of a topology |
 //! | `POST /v2/texts` | [`TextRequest`] | [`TextContents`]: objects and named files of a text |
 //! | `POST /v2/leases` | - | stream of one [`Lease`]; open as long as the lease lasts (3) |
@@ -95,14 +96,14 @@ pub use myelin_policy::sla::{
 pub use myelin_spec::{LinkEmulation, Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
-pub use span::{SpanPart, SpanStatus};
+pub use span::{SpanEnd, SpanPart, SpanStatus};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     PartStatus, RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
-    ControllerState, ControllerStatus, LinkChange, LinkRequest, NodeAgentStatus, TopologyEnd,
-    TopologyHost, TopologyLink, TopologyStatus, TopologySwitch,
+    ControllerState, ControllerStatus, HostStatus, LinkChange, LinkRequest, NodeAgentStatus,
+    TopologyEnd, TopologyHost, TopologyLink, TopologyStatus, TopologySwitch,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChainState, ChainStatus, SlaStatus, SojournStatus};
+use crate::{ChainState, ChainStatus, SlaContract, SlaStatus, SojournStatus};
 
 /// A running chain over nodes: the whole, and the part that each node holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,15 @@ pub struct SpanStatus {
     pub bound_ns: Option<u64>,
     /// The latency of the contract, ns.
     pub latency_ns: Option<u64>,
+    /// The contract of the whole.
+    pub contract: SlaContract,
+    /// The traffic of the chain, as `myelin conform --match` takes it:
+    /// `protocol=17,destinationPort=9000`. Empty: all IP packets.
+    pub traffic: String,
+    /// Where packets come from; absent if the topology does not run.
+    pub ingress: Option<SpanEnd>,
+    /// Where packets go to; absent if the topology does not run.
+    pub egress: Option<SpanEnd>,
     /// The longest delay of the links between the parts, ns.
     pub links_ns: u64,
     /// Packets that entered the first part.
@@ -38,6 +47,16 @@ pub struct SpanStatus {
     pub up_s: f64,
     /// Why the chain was last brought up again, after a node had lost its part.
     pub restored: Option<String>,
+}
+
+/// A host at an end of a chain over nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SpanEnd {
+    /// The host, `TOPOLOGY/HOST`.
+    pub host: String,
+    /// The host's interface at the link to the first or last node.
+    pub interface: String,
 }
 
 /// A part of a chain over nodes. All figures are those of its node: times of different nodes are
@@ -59,6 +78,8 @@ pub struct SpanPart {
     pub packets_in: u64,
     /// Packets that left the part.
     pub packets_out: u64,
+    /// Packets above the profile, which the policer dropped.
+    pub policed: u64,
     /// Packets that functions and shaper dropped.
     pub drops: u64,
     /// The sojourn: from where packets entered the whole chain if they carry their time, else in
@@ -84,6 +105,7 @@ impl SpanPart {
             bound_ns: status.and_then(|status| status.bound_ns),
             packets_in: status.map_or(0, |status| status.account.packets_in),
             packets_out: status.map_or(0, |status| status.account.packets_out),
+            policed: status.map_or(0, |status| status.account.policed),
             drops: status.map_or(0, |status| status.drops),
             sojourn: status.and_then(|status| status.sojourn.clone()),
             sla: status.and_then(|status| status.sla.clone()),

@@ -49,6 +49,18 @@ pub struct TopologyHost {
     pub agent: Option<NodeAgentStatus>,
 }
 
+/// An emulated host: an end host of a chain, or a host or node of a topology.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostStatus {
+    /// The chain or topology.
+    pub object: String,
+    /// The host's name in the object.
+    pub host: String,
+    /// The host's network namespace, as in `ip netns`.
+    pub netns: String,
+}
+
 /// The agent of a topology's node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,142 +1,19 @@
 //! Chains over the nodes of a topology: real packets, live changes, faults, and removal.
 
 mod common;
+#[path = "chain_over_nodes/contract.rs"]
+mod contract;
+#[path = "chain_over_nodes/faults.rs"]
+mod faults;
+#[path = "chain_over_nodes/lab.rs"]
+mod lab;
 
 use std::collections::BTreeSet;
-use std::net::UdpSocket;
-use std::time::Duration;
 
 use common::traffic::Traffic;
 use common::{Myelin, kill, skip_unless_root, wait_for};
+use lab::{Lab, file, ordered, up};
 use myelin_linux::netns::Netns;
-use serde_json::Value;
-
-const TARGET: &str = "10.0.0.2:9000";
-
-/// Nodes in a line, a host at each end, and a chain over them.
-fn file(places: &[usize], nodes: usize, keys: &[u8]) -> String {
-    let functions = places.iter().zip(keys).enumerate();
-    let functions =
-        functions.map(|(at, (place, key))| function(at as u8, *place, &format!("key: {key}")));
-    with_functions(nodes, &functions.collect::<String>())
-}
-
-/// Even functions run in the kernel, odd ones in user space.
-fn function(number: u8, node: usize, config: &str) -> String {
-    let space = if number.is_multiple_of(2) {
-        "kernel"
-    } else {
-        "user"
-    };
-    format!(
-        "    - {{ name: f{number}, kind: xor, node: n{node}, config: {{ {config} }}, space: {space} }}\n"
-    )
-}
-
-/// A chain of these functions, each with its node. The key of a function tells its number.
-fn ordered(functions: &[(u8, usize)]) -> String {
-    let functions = functions.iter();
-    let functions =
-        functions.map(|(number, node)| function(*number, *node, &format!("key: {}", 1 << number)));
-    with_functions(3, &functions.collect::<String>())
-}
-
-fn with_functions(nodes: usize, functions: &str) -> String {
-    let names: Vec<String> = (1..=nodes).map(|node| format!("n{node}")).collect();
-    let links = (1..nodes).map(|node| format!("    - {{ ends: [ n{node}, n{} ] }}\n", node + 1));
-    format!(
-        "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: @line }}\nspec:\n  \
-         hosts: [ h1, h2 ]\n  nodes: [ {} ]\n  links:\n    - {{ ends: [ h1, n1 ] }}\n{}    \
-         - {{ ends: [ n{nodes}, h2 ] }}\n---\n\
-         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: @over }}\nspec:\n  \
-         match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}\n  functions:\n{}  \
-         ports: {{ ingress: @line/h1, egress: @line/h2 }}\n",
-        names.join(", "),
-        links.collect::<String>(),
-        functions,
-    )
-}
-
-struct Lab {
-    myelin: Myelin,
-    h1: UdpSocket,
-    h2: UdpSocket,
-}
-
-impl Lab {
-    fn up(text: &str) -> Self {
-        let myelin = Myelin::new_shared();
-        up(&myelin, text);
-        let socket = |host: &str, address: &str| {
-            let name = format!("myelin-{}-{host}", myelin.chain_name("line"));
-            let netns = Netns::open(&name).unwrap();
-            let socket = netns.enter(|| UdpSocket::bind(address)).unwrap().unwrap();
-            let timeout = Duration::from_millis(200);
-            socket.set_read_timeout(Some(timeout)).unwrap();
-            socket
-        };
-        let (h1, h2) = (socket("h1", "10.0.0.1:0"), socket("h2", TARGET));
-        Self { myelin, h1, h2 }
-    }
-
-    /// Sends a byte; returns the byte that arrives.
-    fn pass(&self, sent: u8) -> Option<u8> {
-        pass(&self.h1, &self.h2, sent)
-    }
-
-    fn expect(&self, sent: u8, arrives: u8) {
-        wait_for("a datagram that the functions changed", || {
-            self.pass(sent) == Some(arrives)
-        });
-    }
-
-    fn status(&self) -> Value {
-        let name = self.myelin.chain_name("over");
-        self.myelin.run_json(&["ps", &name, "--json"])
-    }
-
-    /// Waits until the chain is up again after the end of the agent of a node.
-    fn expect_restored(&self, node: usize) {
-        let reason = format!("`n{node}`");
-        wait_for("a restored chain", || {
-            let status = self.status();
-            let restored = status["restored"].as_str().unwrap_or_default();
-            restored.contains(&reason) && status["state"] == "active"
-        });
-    }
-
-    fn node_pid(&self, number: usize) -> Value {
-        let name = self.myelin.chain_name("line");
-        let status = self.myelin.run_json(&["ps", &name, "--json"]);
-        status["hosts"][1 + number]["agent"]["pid"].clone()
-    }
-
-    /// The chains that the agent of a node runs.
-    fn chains_on(&self, number: usize) -> usize {
-        let list = self
-            .myelin
-            .run_json(&["--node", &format!("n{number}"), "ps", "--json"]);
-        list.as_array().unwrap().len()
-    }
-
-    fn end(self) {
-        drop((self.h1, self.h2));
-        self.myelin.run_ok(&["down", "--all"]);
-        self.myelin.assert_clean();
-    }
-}
-
-/// Sends a byte from one host to the other; returns the byte that arrives.
-fn pass(h1: &UdpSocket, h2: &UdpSocket, sent: u8) -> Option<u8> {
-    let mut byte = [0; 8];
-    let _ = h1.send_to(&[sent], TARGET);
-    h2.recv(&mut byte).ok().map(|_| byte[0])
-}
-
-fn up(myelin: &Myelin, text: &str) -> String {
-    let file = myelin.write_file(text);
-    myelin.run_ok(&["up", file.to_str().unwrap()])
-}
 
 /// The functions name no node: both hosts have a link to `n1`, so it runs all of them.
 #[test]
@@ -264,56 +141,6 @@ fn packets_pass_the_functions_of_several_nodes() {
     }
 }
 
-#[test]
-fn a_chain_over_two_nodes_is_whole_again_after_its_agents() {
-    if skip_unless_root() {
-        return;
-    }
-    let good = file(&[1, 2], 2, &[0x01, 0x02]);
-    let lab = Lab::up(&good);
-    lab.expect(0x40, 0x43);
-    assert!(up(&lab.myelin, &good).contains("unchanged"));
-    for node in [2, 1] {
-        kill(&lab.node_pid(node));
-        lab.expect_restored(node);
-        lab.expect(0x40, 0x43);
-        assert_eq!((lab.chains_on(1), lab.chains_on(2)), (1, 1));
-    }
-    lab.end();
-}
-
-/// Each node keeps its share of the contract. The sojourn at the last node is that of the whole.
-#[test]
-fn a_contract_holds_from_the_first_node_to_the_last() {
-    if skip_unless_root() {
-        return;
-    }
-    let text = file(&[1, 2], 2, &[0x01, 0x02]);
-    let text = text.replace(
-        "  ports:",
-        "  sla: { rate: 1kpps, burst: 4, latency: 200ms, loss: 1% }\n  ports:",
-    );
-    let lab = Lab::up(&text);
-    lab.expect(0x40, 0x43);
-    let latency = |status: &Value, part: usize| {
-        let contract = &status["parts"][part]["sla"]["contract"];
-        contract["latency_us"].as_f64().unwrap_or_default()
-    };
-    wait_for("a judged second of each part", || {
-        lab.pass(0x40);
-        let status = lab.status();
-        [0, 1]
-            .iter()
-            .all(|part| status["parts"][*part]["sla"]["judged_s"].as_u64() > Some(0))
-    });
-    let status = lab.status();
-    assert!(status["bound_ns"].as_u64() < Some(200_000_000), "{status}");
-    let [first, last] = [0, 1].map(|part| latency(&status, part));
-    assert!(first > 0.0 && first < last, "{status}");
-    assert!((199_000.0..=200_000.0).contains(&last), "{status}");
-    lab.end();
-}
-
 /// The workers of a node's user functions, by process number.
 fn workers_of(myelin: &Myelin, node: usize) -> BTreeSet<u64> {
     let chains = myelin.run_json(&["--node", &format!("n{node}"), "ps", "--json"]);
@@ -391,120 +218,6 @@ fn a_chain_over_nodes_changes_under_traffic() {
     assert_eq!(parts, 5);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
-}
-
-/// Whichever agent is killed, and when: the chain is up whole, or no node has a part.
-#[test]
-fn a_killed_agent_leaves_no_half_chain() {
-    if skip_unless_root() {
-        return;
-    }
-    let only_topology = file(&[1], 2, &[1]);
-    let only_topology = only_topology.split("---").next().unwrap();
-    let chain = file(&[1, 2], 2, &[0x01, 0x02]);
-    for (node, milliseconds) in [(1, 0), (2, 0), (2, 20), (1, 40), (2, 60), (1, 90)] {
-        let lab = Lab::up(only_topology);
-        let pid = lab.node_pid(node);
-        let path = lab.myelin.write_file(&chain);
-        let mut client = lab
-            .myelin
-            .command(&["up", path.to_str().unwrap()])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(milliseconds));
-        kill(&pid);
-        if client.wait().unwrap().success() {
-            // The agent ended before the request, which started it anew, or after the request.
-            let _ = lab.myelin.run(&["down", &lab.myelin.chain_name("over")]);
-        }
-        up(&lab.myelin, only_topology);
-        let left = |node: usize| {
-            let output = lab
-                .myelin
-                .run(&["--node", &format!("n{node}"), "ps", "--json"]);
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        };
-        for node in 1..=2 {
-            assert_eq!(left(node), "[]", "node {node} after {milliseconds} ms");
-        }
-        // The chain comes up afterwards, over an agent that is started anew.
-        lab.myelin.run_ok(&["up", path.to_str().unwrap()]);
-        lab.expect(0x40, 0x43);
-        lab.end();
-    }
-}
-
-/// Whichever agent is killed during a change: afterwards the chain is whole, in one of both
-/// descriptions.
-#[test]
-fn a_change_over_a_killed_agent_is_finished_or_undone() {
-    if skip_unless_root() {
-        return;
-    }
-    let keys = [[0x01, 0x02, 0x04], [0x10, 0x20, 0x40]];
-    let [old, new] =
-        keys.map(|keys| file(&[1, 2, 1], 2, &keys).replace("[ n2, h2 ]", "[ n1, h2 ]"));
-    let lab = Lab::up(&old);
-    lab.expect(0x80, 0x87);
-    for (round, (node, milliseconds)) in [(2, 0), (1, 30), (2, 60), (1, 90), (2, 120), (1, 150)]
-        .into_iter()
-        .enumerate()
-    {
-        let pid = lab.node_pid(node);
-        let path = lab.myelin.write_file([&new, &old][round % 2]);
-        let mut client = lab
-            .myelin
-            .command(&["up", path.to_str().unwrap()])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(milliseconds));
-        kill(&pid);
-        client.wait().unwrap();
-        wait_for("a whole chain", || {
-            lab.status()["state"] == "active"
-                && [Some(0x87), Some(0xf0)].contains(&lab.pass(0x80))
-                && [lab.chains_on(1), lab.chains_on(2)] == [2, 1]
-        });
-        // The next round changes the chain in any case.
-        lab.myelin.run_ok(&["up", path.to_str().unwrap()]);
-        lab.expect(0x80, [0xf0, 0x87][round % 2]);
-    }
-    lab.end();
-}
-
-/// The functions of a silent node are placed anew.
-#[test]
-fn functions_leave_a_silent_node() {
-    if skip_unless_root() {
-        return;
-    }
-    let functions = [(0, Some(1)), (1, None), (2, Some(4))].map(|(number, node)| {
-        let node = node.map_or(String::new(), |node| format!("node: n{node}, "));
-        let key = 1 << number;
-        format!(
-            "    - {{ name: f{number}, kind: xor, {node}antiAffinity: apart, config: {{ key: {key} }} }}\n"
-        )
-    });
-    let lab = Lab::up(&with_functions(4, &functions.concat()));
-    lab.expect(0x40, 0x47);
-    let node_of = |status: &Value| status["parts"][1]["node"].as_str().unwrap().to_owned();
-    let node = node_of(&lab.status());
-    let pid = lab.node_pid(node[1..].parse().unwrap());
-    common::sh(&format!("kill -STOP {pid}"));
-    wait_for("the function on another node", || {
-        let status = lab.status();
-        node_of(&status) != node && status["state"] == "active" && status["restored"].is_string()
-    });
-    lab.expect(0x40, 0x47);
-    let event = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("over")]);
-    assert!(event.contains("brought up again"), "{event}");
-    let line = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("line")]);
-    assert!(line.contains("did not answer"), "{line}");
-    lab.end();
 }
 
 #[test]

@@ -133,10 +133,10 @@ fn find_ports(
             ));
         }
     }
-    Ok((
-        find_access(topology, ingress, &first.node)?,
-        find_access(topology, egress, &last.node)?,
-    ))
+    let access = |host: &str, node: &str| {
+        find_access(topology, host, node).map(|link| topology.interface(node, link))
+    };
+    Ok((access(ingress, &first.node)?, access(egress, &last.node)?))
 }
 
 /// Shares the latency of the contract among the parts.

@@ -77,14 +77,18 @@ pub fn find_route(topology: &Topology, from: &str, to: &str) -> Result<Route, St
     ))
 }
 
-/// Returns the interface of a node at the link that joins it with a host.
+/// Returns the link that joins a host with a node.
 ///
 /// # Errors
 /// No link joins them directly.
-pub fn find_access(topology: &Topology, host: &str, node: &str) -> Result<String, String> {
+pub fn find_access<'t>(
+    topology: &'t Topology,
+    host: &str,
+    node: &str,
+) -> Result<&'t LinkSpec, String> {
     let joins = |link: &&LinkSpec| far_end(link, host) == Some(node);
     let link = topology.links.iter().find(joins);
-    link.map(|link| topology.interface(node, link)).ok_or_else(|| {
+    link.ok_or_else(|| {
         format!(
             "no link joins the host `{host}` and the node `{node}` of the topology `{}`: the first function runs on a \
              node with a link to the ingress host, and the last on a node with a link to the egress host",

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use myelin_packet::FragmentHandling;
+
 use crate::error::{Fault, FaultLog, Span};
 use crate::keys::field::Field;
 use crate::keys::{Readable, TEXT};
@@ -72,6 +74,42 @@ pub fn parse_match(text: &str) -> Result<Match, ArgumentErrors> {
         "" => "--match".to_owned(),
         key => format!("--match {key}"),
     })
+}
+
+/// Formats a match as [`parse_match`] reads it; empty if it matches all packets.
+pub fn format_match(matches: &Match) -> String {
+    let fragments = match matches.fragments {
+        FragmentHandling::Follow => None,
+        FragmentHandling::Drop => Some("drop".to_owned()),
+        FragmentHandling::Pass => Some("pass".to_owned()),
+    };
+    let entries = [
+        (
+            "protocol",
+            matches.protocol.map(|number| number.to_string()),
+        ),
+        ("source", matches.source.map(|prefix| prefix.to_string())),
+        (
+            "destination",
+            matches.destination.map(|prefix| prefix.to_string()),
+        ),
+        (
+            "sourcePort",
+            matches.source_port.map(|port| port.to_string()),
+        ),
+        (
+            "destinationPort",
+            matches.destination_port.map(|port| port.to_string()),
+        ),
+        ("fragments", fragments),
+    ];
+    let entries = entries
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)));
+    let entries: Vec<_> = entries
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    entries.join(",")
 }
 
 fn key(name: &str) -> Key {
@@ -182,5 +220,18 @@ mod tests {
                 proptest::prop_assert!(!text.to_string().is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_formatted_match_parses_to_itself() {
+        for text in [
+            "protocol=17,source=10.0.0.0/8,destination=10.0.0.2,destinationPort=9000",
+            "protocol=6,sourcePort=80,fragments=drop",
+            "destination=2001:db8::/32",
+        ] {
+            let matches = parse_match(text).unwrap();
+            assert_eq!(parse_match(&format_match(&matches)).unwrap(), matches);
+        }
+        assert_eq!(format_match(&Match::default()), "");
     }
 }

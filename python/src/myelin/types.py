@@ -1002,6 +1002,17 @@ class HostInfo(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class HostStatus(Record):
+    """An emulated host: an end host of a chain, or a host or node of a topology."""
+    host: str
+    """The host's name in the object."""
+    netns: str
+    """The host's network namespace, as in `ip netns`."""
+    object: str
+    """The chain or topology."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class ImageRequest(Record):
     """Request to store the image of an OCI archive. Only users with all rights may send it."""
     archive: str
@@ -1892,6 +1903,15 @@ class SojournStatus(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SpanEnd(Record):
+    """A host at an end of a chain over nodes."""
+    host: str
+    """The host, `TOPOLOGY/HOST`."""
+    interface: str
+    """The host's interface at the link to the first or last node."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class SpanPart(Record):
     """A part of a chain over nodes. All figures are those of its node: times of different nodes are
     not compared.
@@ -1910,6 +1930,8 @@ class SpanPart(Record):
     """Packets that left the part."""
     part: str
     """The name of the part on its node: `myelin --node NODE ps PART`."""
+    policed: int
+    """Packets above the profile, which the policer dropped."""
     sla: Optional[SlaStatus] = None
     """The part's share of the contract, and the measured figures. With a sojourn from where packets
     entered the whole chain, the latency includes the shares of earlier parts and links.
@@ -1931,8 +1953,14 @@ class SpanStatus(Record):
     """
     chain: str
     """The chain's name."""
+    contract: SlaContract
+    """The contract of the whole."""
+    egress: Optional[SpanEnd] = None
+    """Where packets go to; absent if the topology does not run."""
     generation: int
     """The generation: 0 for a new chain, one more with each change."""
+    ingress: Optional[SpanEnd] = None
+    """Where packets come from; absent if the topology does not run."""
     latency_ns: Optional[int] = None
     """The latency of the contract, ns."""
     links_ns: int
@@ -1955,6 +1983,10 @@ class SpanStatus(Record):
     """
     topology: str
     """The topology of the nodes."""
+    traffic: str
+    """The traffic of the chain, as `myelin conform --match` takes it:
+    `protocol=17,destinationPort=9000`. Empty: all IP packets.
+    """
     up_s: float
     """Time since the chain came up, s."""
 

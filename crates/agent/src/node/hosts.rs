@@ -10,7 +10,7 @@ use myelin_linux::process::command_in;
 use myelin_linux::session::{self, User};
 use myelin_spec::Limits;
 
-use crate::api::{ApiError, ExecRequest};
+use crate::api::{ApiError, ExecRequest, HostStatus};
 use crate::control::actuator;
 use crate::node::Node;
 use crate::node::node_agents::programs_of;
@@ -138,6 +138,15 @@ impl FoundHost {
     /// The host's full name, `OBJECT/HOST`.
     pub(crate) fn path(&self) -> String {
         format!("{}/{}", self.object, self.name)
+    }
+
+    /// Describes the host.
+    pub(crate) fn status(&self) -> HostStatus {
+        HostStatus {
+            object: self.object.clone(),
+            host: self.name.clone(),
+            netns: self.netns.clone(),
+        }
     }
 
     /// Makes the control group of the host's programs below the group of a host with limits, unless

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
     ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply, Event,
-    ExecEvent, ExecRequest, ExecSignal, FunctionFlows, ImageRequest, ImageStatus, Lease,
-    LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, SpanStatus,
+    ExecEvent, ExecRequest, ExecSignal, FunctionFlows, HostStatus, ImageRequest, ImageStatus,
+    Lease, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, SpanStatus,
     TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
 };
 
@@ -29,6 +29,7 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
         describe_answer::<Vec<TopologyStatus>>(types, "GET", "/topologies"),
         describe_answer::<Vec<SpanStatus>>(types, "GET", "/spans"),
+        describe_answer::<HostStatus>(types, "GET", "/hosts/{host}"),
         describe_request::<LinkRequest>(types, describe_answer::<TopologyLink>, "/links"),
         describe_request::<TextRequest>(types, describe_answer::<TextContents>, "/texts"),
         describe_stream::<Lease>(types, "POST", "/leases"),

@@ -1,5 +1,7 @@
-//! `myelin conform`: checks the traffic of an interface against a rate and a burst.
+//! `myelin conform`: checks the traffic of an interface against a rate and a burst, and a chain over
+//! nodes against its whole contract.
 
+mod contract;
 mod report;
 
 use std::io::IsTerminal;
@@ -8,17 +10,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use myelin_api::{ApiError, RunDir};
+use myelin_api::{ApiError, Client, RunDir};
 use myelin_kernel::{ConformConfig, ConformReport, Conformance, TrafficDirection};
 use myelin_linux::capability;
 use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
+use myelin_packet::Match;
+use myelin_packet::traffic::Profile;
 use myelin_spec::arguments;
 use myelin_spec::suggest::nearest;
 
+use self::contract::MeasuredChain;
 use self::report::Report;
-use super::{host, interrupt};
+use super::interrupt;
 use crate::output;
 
 /// Arguments of `myelin conform`.
@@ -27,20 +32,30 @@ use crate::output;
         sudo myelin conform eth1 --rate 20kpps --burst 32 --duration 10s\n  \
         sudo myelin conform eth0 --host server --rate 20kpps --match destinationPort=9000\n  \
         sudo myelin conform eth0 --rate 20kpps,100Mbit --burst 32,64kbit -v\n  \
-        sudo myelin conform eth1 --direction out --rate 1kpps --tolerance 100us --follow\n\n\
+        sudo myelin conform eth1 --direction out --rate 1kpps --tolerance 100us --follow\n  \
+        sudo myelin conform --chain over --tolerance 1ms --duration 10s\n\n\
         A leaky bucket in an eBPF program sees every packet and changes none. It shares no code with\n\
         the policer and the shaper. Traffic conforms if at most rate * t + burst passes in any time t.\n\
         The program sees packets after XDP (`in`) or before the queueing discipline (`out`).\n\
-        Without --duration and --count it runs until Ctrl-C.\n\n\
+        Without --duration and --count it runs until Ctrl-C.\n\
+        With --chain it watches the egress host of a chain over nodes, with rate, burst and match of\n\
+        the chain, and judges loss and latency from the first node to the last.\n\n\
         Exit status: 0 conforms; 5 does not; 2 bad usage; 1 failed, or no packet was seen.")]
 pub(crate) struct Arguments {
     /// The interface.
-    #[arg(value_name = "IFACE")]
-    interface: String,
+    #[arg(value_name = "IFACE", required_unless_present = "chain")]
+    interface: Option<String>,
+    /// The chain over nodes whose whole contract is checked.
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["interface", "rate", "burst", "direction", "netns", "host"]
+    )]
+    chain: Option<String>,
     /// Rate of the profile, in packets, bits or both a second: `20kpps`, `100Mbit`,
     /// `20kpps,100Mbit`.
-    #[arg(long)]
-    rate: String,
+    #[arg(long, required_unless_present = "chain")]
+    rate: Option<String>,
     /// Burst of the profile: `32`, `64kbit`, `32,64kbit` [default: 32 packets or full frames, or
     /// the rate times a millisecond if that is more].
     #[arg(long)]
@@ -51,7 +66,8 @@ pub(crate) struct Arguments {
     /// The network namespace of the interface, as in `ip netns list`.
     #[arg(long, value_name = "NAME", conflicts_with = "host")]
     netns: Option<String>,
-    /// The end host of the interface: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
+    /// The host of the interface: `client`, `server`, the host or node of a topology, or one of
+    /// them after `CHAIN/` or `TOPOLOGY/`.
     #[arg(long)]
     host: Option<String>,
     /// Count matching packets only. Keys of a chain file's `match`: `protocol=udp,sourcePort=9000`.
@@ -83,34 +99,38 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The traffic that is watched.
+struct Watched {
+    interface: String,
+    /// The network namespace; `None`: this process's own.
+    netns: Option<String>,
+    direction: String,
+    /// The packets that count, as `--match` takes them; `None`: all.
+    filter: Option<String>,
+    config: ConformConfig,
+}
+
 /// Watches the interface, then prints the verdict.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let burst = arguments.burst.as_deref();
-    let sla = arguments::parse_profile(&arguments.rate, burst).map_err(ApiError::usage)?;
-    let filter = arguments.filter.as_deref().map(arguments::parse_match);
-    let config = ConformConfig {
-        profile: sla.profile(),
-        tolerance_ns: u64::try_from(arguments.tolerance.as_nanos()).unwrap_or(u64::MAX),
-        filter: filter.transpose().map_err(ApiError::usage)?,
-        most_packets: arguments.count,
-    };
+    let (profile, filter) = parse_traffic(arguments)?;
     if !capability::is_root() {
         return Err(ApiError::failed(
             "only root can attach to an interface: use sudo",
         ));
     }
-    let host = match &arguments.host {
-        Some(name) => Some(host::find(run_dir, name)?.netns),
-        None => None,
-    };
-    let netns = arguments.netns.clone().or(host);
-    let namespace = netns.as_deref().map_or_else(Netns::current, Netns::open);
+    let chain = arguments.chain.as_deref();
+    let chain = chain.map(|name| MeasuredChain::begin(run_dir, name));
+    let chain = chain.transpose()?;
+    let watched = choose_watched(run_dir, arguments, (profile, filter), chain.as_ref())?;
+    let namespace = watched.netns.as_deref();
+    let namespace = namespace.map_or_else(Netns::current, Netns::open);
     let namespace = namespace.map_err(ApiError::usage)?;
     // Without tcx, only a thread in the namespace can remove the filter.
     let measured = namespace
-        .enter(|| watch_interface(arguments, netns.as_deref(), &config))
+        .enter(|| watch_interface(arguments, &watched))
         .map_err(ApiError::failed)??;
-    let report = Report::new(arguments, netns.as_deref(), &config, &measured);
+    let contract = chain.map(MeasuredChain::end).transpose()?;
+    let report = Report::new(&watched, &measured, contract);
     if arguments.json && arguments.follow {
         output::print_json_line(&report)?;
     } else if arguments.json {
@@ -119,36 +139,95 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         report.print(arguments.verbose);
     }
     if measured.packets == 0 {
-        return Err(ApiError::failed(no_packet_error(arguments)));
+        return Err(ApiError::failed(no_packet_error(&watched)));
     }
     Ok(output::exit_status(
-        report.conforms(),
+        report.is_kept(),
         output::NOT_MET_STATUS,
     ))
 }
 
-fn no_packet_error(arguments: &Arguments) -> String {
-    let matching = arguments
+/// Parses profile and match of the arguments. With a chain, the profile is that of its contract.
+fn parse_traffic(arguments: &Arguments) -> Result<(Option<Profile>, Option<Match>), ApiError> {
+    let burst = arguments.burst.as_deref();
+    let rate = arguments.rate.as_deref();
+    let sla = rate.map(|rate| arguments::parse_profile(rate, burst));
+    let sla = sla.transpose().map_err(ApiError::usage)?;
+    let filter = arguments.filter.as_deref().map(arguments::parse_match);
+    let filter = filter.transpose().map_err(ApiError::usage)?;
+    Ok((sla.map(|sla| sla.profile()), filter))
+}
+
+/// Chooses the interface, and the traffic there.
+fn choose_watched(
+    run_dir: &RunDir,
+    arguments: &Arguments,
+    (profile, filter): (Option<Profile>, Option<Match>),
+    chain: Option<&MeasuredChain>,
+) -> Result<Watched, ApiError> {
+    let config = |profile, filter| ConformConfig {
+        profile,
+        tolerance_ns: u64::try_from(arguments.tolerance.as_nanos()).unwrap_or(u64::MAX),
+        filter,
+        most_packets: arguments.count,
+    };
+    let direction = arguments.direction.clone();
+    if let Some(chain) = chain {
+        let (interface, netns) = chain.egress()?;
+        let traffic = arguments.filter.clone().or_else(|| chain.traffic());
+        let filter = traffic.as_deref().map(arguments::parse_match);
+        let filter = filter.transpose().map_err(ApiError::failed)?;
+        return Ok(Watched {
+            interface,
+            netns: Some(netns),
+            direction,
+            filter: traffic,
+            config: config(chain.profile()?, filter),
+        });
+    }
+    let host = match &arguments.host {
+        Some(name) => Some(find_netns(run_dir, name)?),
+        None => None,
+    };
+    Ok(Watched {
+        interface: arguments.interface.clone().unwrap_or_default(),
+        netns: arguments.netns.clone().or(host),
+        direction,
+        filter: arguments.filter.clone(),
+        config: config(profile.unwrap_or_default(), filter),
+    })
+}
+
+/// Returns the network namespace of a host.
+fn find_netns(run_dir: &RunDir, host: &str) -> Result<String, ApiError> {
+    let client = Client::connect(run_dir)?.ok_or_else(|| {
+        ApiError::failed(
+            "no agent runs, so there is no host: `myelin up FILE` deploys a chain and its hosts, or a topology",
+        )
+    })?;
+    client.host(host).map(|host| host.netns)
+}
+
+fn no_packet_error(watched: &Watched) -> String {
+    let matching = watched
         .filter
         .as_ref()
         .map_or_else(String::new, |filter| format!(" that matches `{filter}`"));
     format!(
         "the monitor saw no packet{matching} at {} ({}), so there is no verdict: check --direction and --match, \
          and check that no XDP program takes the packets first",
-        arguments.interface, arguments.direction
+        watched.interface, watched.direction
     )
 }
 
 /// Attaches the monitor in the current namespace, waits for an end condition, reads the result.
-fn watch_interface(
-    arguments: &Arguments,
-    netns: Option<&str>,
-    config: &ConformConfig,
-) -> Result<ConformReport, ApiError> {
+fn watch_interface(arguments: &Arguments, watched: &Watched) -> Result<ConformReport, ApiError> {
+    let config = &watched.config;
     let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-    let link = find_link(&mut netlink, &arguments.interface, netns)?;
+    let netns = watched.netns.as_deref();
+    let link = find_link(&mut netlink, &watched.interface, netns)?;
     let interrupted = interrupt::catch_signals()?;
-    let direction = match arguments.direction.as_str() {
+    let direction = match watched.direction.as_str() {
         "out" => TrafficDirection::Out,
         _ => TrafficDirection::In,
     };
@@ -158,7 +237,7 @@ fn watch_interface(
     eprintln!(
         "watching {} ({}){}",
         link.name,
-        arguments.direction,
+        watched.direction,
         if arguments.duration.is_none() && arguments.count.is_none() {
             "; Ctrl-C ends the measurement"
         } else {
@@ -182,7 +261,7 @@ fn watch_interface(
             break measured;
         }
         if last_progress.elapsed() >= PROGRESS_INTERVAL {
-            let report = Report::new(arguments, netns, config, &measured);
+            let report = Report::new(watched, &measured, None);
             let line = report.format_progress(elapsed, &previous, last_progress.elapsed());
             match &progress {
                 Some(bar) => bar.set_message(line),

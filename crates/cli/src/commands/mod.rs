@@ -13,7 +13,6 @@ pub(crate) mod exec;
 pub(crate) mod feed;
 pub(crate) mod functions;
 pub(crate) mod graph;
-mod host;
 pub(crate) mod image;
 pub(crate) mod impairment;
 pub(crate) mod init;

@@ -17,7 +17,12 @@ pub(crate) struct Monitor {
 impl Monitor {
     /// Attaches the monitor to `eth0`. The arguments name the network namespace or the host.
     pub(crate) fn start(myelin: &super::Myelin, arguments: &[&str]) -> Self {
-        let mut command = myelin.command(&[&["conform", "eth0"], arguments].concat());
+        Self::start_chain(myelin, &[&["eth0"], arguments].concat())
+    }
+
+    /// Attaches the monitor to the interface that the arguments choose, an `eth0`.
+    pub(crate) fn start_chain(myelin: &super::Myelin, arguments: &[&str]) -> Self {
+        let mut command = myelin.command(&[&["conform"], arguments].concat());
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,10 +1,12 @@
 //! Describes chains over nodes, whole and by part.
 
-use myelin_manager::PartTakers;
 use myelin_manager::deployment::NewPart;
+use myelin_manager::{PartTakers, find_access};
+use myelin_spec::{Ports, arguments};
 
 use super::nodes_of;
-use crate::api::{ChainState, ChainUp, Change, SpanPart, SpanStatus};
+use super::takers::Nodes;
+use crate::api::{ChainState, ChainUp, Change, SlaContract, SpanEnd, SpanPart, SpanStatus};
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
 use crate::pool::lock;
@@ -45,6 +47,28 @@ pub(crate) fn list(node: &Node) -> Vec<SpanStatus> {
         .collect()
 }
 
+/// Finds the hosts at both ends of a chain, and their interfaces.
+fn find_ends(span: &RunningSpan, nodes: &Nodes<'_>) -> [Option<SpanEnd>; 2] {
+    let network = lock(&nodes.topology.network);
+    let topology = network.topology();
+    let parts = &span.deployment.parts;
+    let end = |port: Option<&String>, part: Option<&NewPart>| {
+        let (port, part) = port.zip(part)?;
+        let (_, host) = Ports::topology_host(port)?;
+        let link = find_access(topology, host, &part.at.node).ok()?;
+        Some(SpanEnd {
+            host: port.clone(),
+            interface: topology.interface(host, link),
+        })
+    };
+    let ports = span.chain.ports.as_ref();
+    let (ingress, egress) = (
+        ports.map(|ports| &ports.ingress),
+        ports.map(|ports| &ports.egress),
+    );
+    [end(ingress, parts.first()), end(egress, parts.last())]
+}
+
 fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let nodes = nodes_of(node, &span.chain, &span.topology).ok();
     let parts = span.deployment.parts.iter().zip(&span.functions);
@@ -70,6 +94,8 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         [only] => only.packets_out.saturating_sub(before.first),
         parts => parts.last().map_or(0, |part| part.packets_out),
     };
+    let ends = nodes.as_ref().map(|nodes| find_ends(span, nodes));
+    let [ingress, egress] = ends.unwrap_or_default();
     SpanStatus {
         chain: span.chain.name.clone(),
         owner: span.chain.owner().to_owned(),
@@ -79,6 +105,10 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         state: state.unwrap_or(ChainState::Active),
         bound_ns,
         latency_ns: span.chain.sla.latency_ns,
+        contract: SlaContract::from(&span.chain.sla),
+        traffic: arguments::format_match(&span.chain.matches),
+        ingress,
+        egress,
         links_ns,
         packets_in: parts.first().map_or(0, |part| part.packets_in),
         packets_out: before.whole + left,

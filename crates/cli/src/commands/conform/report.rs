@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use myelin_kernel::{BucketLevel, ConformConfig, ConformReport};
+use myelin_kernel::{BucketLevel, ConformReport};
 use myelin_packet::traffic::{Bucket, CREDIT, Quantity};
 use myelin_report::terminal::Column;
 use myelin_spec::units;
 use serde::Serialize;
 
-use super::Arguments;
+use super::Watched;
+use super::contract::ContractReport;
 use crate::output;
 
 /// A bucket of the profile, and the traffic measured against this bucket.
@@ -69,6 +70,9 @@ pub(super) struct Report {
     conforms: Option<bool>,
     violations: u64,
     first_violations: Vec<ViolationReport>,
+    /// Loss and latency of a chain over nodes (`--chain`), after the measurement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contract: Option<ContractReport>,
 }
 
 fn credit_to_units(credit: u64) -> f64 {
@@ -158,11 +162,11 @@ impl BucketReport {
 
 impl Report {
     pub(super) fn new(
-        arguments: &Arguments,
-        netns: Option<&str>,
-        config: &ConformConfig,
+        watched: &Watched,
         measured: &ConformReport,
+        contract: Option<ContractReport>,
     ) -> Self {
+        let config = &watched.config;
         let span_s = seconds_between(measured.first_ns, measured.last_ns);
         // N packets span N - 1 intervals.
         let per_second = |count: f64| if span_s > 0.0 { count / span_s } else { 0.0 };
@@ -184,10 +188,10 @@ impl Report {
             excess_bits: credit_to_units(violation.bits_over),
         };
         Self {
-            interface: arguments.interface.clone(),
-            netns: netns.map(str::to_owned),
-            direction: arguments.direction.clone(),
-            filter: arguments.filter.clone(),
+            interface: watched.interface.clone(),
+            netns: watched.netns.clone(),
+            direction: watched.direction.clone(),
+            filter: watched.filter.clone(),
             tolerance_ns: config.tolerance_ns,
             packets: measured.packets,
             bytes: measured.bytes,
@@ -201,11 +205,18 @@ impl Report {
             conforms: (measured.packets > 0).then_some(measured.beyond == 0),
             violations: measured.violations,
             first_violations: measured.first_violations.iter().map(violation).collect(),
+            contract,
         }
     }
 
-    /// Returns whether the monitor saw packets and all packets conform.
-    pub(super) fn conforms(&self) -> bool {
+    /// Returns whether the monitor saw packets and all packets conform, and whether the chain, if
+    /// one is measured, kept its contract.
+    pub(super) fn is_kept(&self) -> bool {
+        let contract = self.contract.as_ref();
+        self.conforms() && contract.is_none_or(ContractReport::is_kept)
+    }
+
+    fn conforms(&self) -> bool {
         self.conforms == Some(true)
     }
 
@@ -253,6 +264,15 @@ impl Report {
         }
         println!("{}", output::wrap(&self.format_verdict()));
         println!("{}", output::wrap(&traffic));
+        if let Some(contract) = &self.contract {
+            let verdict = if contract.is_kept() {
+                "keeps"
+            } else {
+                "does not keep"
+            };
+            println!("{verdict} the agreed loss and latency");
+            println!("{}", output::wrap(&contract.format()));
+        }
         let columns: [Column<BucketReport>; 7] = [
             ("bucket", |bucket| bucket.quantity.to_owned()),
             (">rate", BucketReport::format_rate),

@@ -1,0 +1,137 @@
+//! Agents of nodes that are killed or silent, while a chain over nodes is up, comes up or changes.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::lab::{Lab, file, up, with_functions};
+use crate::common::{self, kill, skip_unless_root, wait_for};
+
+#[test]
+fn a_chain_over_two_nodes_is_whole_again_after_its_agents() {
+    if skip_unless_root() {
+        return;
+    }
+    let good = file(&[1, 2], 2, &[0x01, 0x02]);
+    let lab = Lab::up(&good);
+    lab.expect(0x40, 0x43);
+    assert!(up(&lab.myelin, &good).contains("unchanged"));
+    for node in [2, 1] {
+        kill(&lab.node_pid(node));
+        lab.expect_restored(node);
+        lab.expect(0x40, 0x43);
+        assert_eq!((lab.chains_on(1), lab.chains_on(2)), (1, 1));
+    }
+    lab.end();
+}
+
+/// Kills the agent of a node this time after the start of `up`. Returns whether `up` succeeded.
+fn kill_during_up(lab: &Lab, file: &Path, (node, milliseconds): (usize, u64)) -> bool {
+    let pid = lab.node_pid(node);
+    let mut client = lab
+        .myelin
+        .command(&["up", file.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(milliseconds));
+    kill(&pid);
+    client.wait().unwrap().success()
+}
+
+/// Whichever agent is killed, and when: the chain is up whole, or no node has a part.
+#[test]
+fn a_killed_agent_leaves_no_half_chain() {
+    if skip_unless_root() {
+        return;
+    }
+    let only_topology = file(&[1], 2, &[1]);
+    let only_topology = only_topology.split("---").next().unwrap();
+    let chain = file(&[1, 2], 2, &[0x01, 0x02]);
+    for (node, milliseconds) in [(1, 0), (2, 0), (2, 20), (1, 40), (2, 60), (1, 90)] {
+        let lab = Lab::up(only_topology);
+        let path = lab.myelin.write_file(&chain);
+        if kill_during_up(&lab, &path, (node, milliseconds)) {
+            // The agent ended before the request, which started it anew, or after the request.
+            let _ = lab.myelin.run(&["down", &lab.myelin.chain_name("over")]);
+        }
+        up(&lab.myelin, only_topology);
+        let left = |node: usize| {
+            let output = lab
+                .myelin
+                .run(&["--node", &format!("n{node}"), "ps", "--json"]);
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        };
+        for node in 1..=2 {
+            assert_eq!(left(node), "[]", "node {node} after {milliseconds} ms");
+        }
+        // The chain comes up afterwards, over an agent that is started anew.
+        lab.myelin.run_ok(&["up", path.to_str().unwrap()]);
+        lab.expect(0x40, 0x43);
+        lab.end();
+    }
+}
+
+/// Whichever agent is killed during a change: afterwards the chain is whole, in one of both
+/// descriptions.
+#[test]
+fn a_change_over_a_killed_agent_is_finished_or_undone() {
+    if skip_unless_root() {
+        return;
+    }
+    let keys = [[0x01, 0x02, 0x04], [0x10, 0x20, 0x40]];
+    let [old, new] =
+        keys.map(|keys| file(&[1, 2, 1], 2, &keys).replace("[ n2, h2 ]", "[ n1, h2 ]"));
+    let lab = Lab::up(&old);
+    lab.expect(0x80, 0x87);
+    for (round, (node, milliseconds)) in [(2, 0), (1, 30), (2, 60), (1, 90), (2, 120), (1, 150)]
+        .into_iter()
+        .enumerate()
+    {
+        let path = lab.myelin.write_file([&new, &old][round % 2]);
+        kill_during_up(&lab, &path, (node, milliseconds));
+        wait_for("a whole chain", || {
+            lab.status()["state"] == "active"
+                && [Some(0x87), Some(0xf0)].contains(&lab.pass(0x80))
+                && [lab.chains_on(1), lab.chains_on(2)] == [2, 1]
+        });
+        // The next round changes the chain in any case.
+        lab.myelin.run_ok(&["up", path.to_str().unwrap()]);
+        lab.expect(0x80, [0xf0, 0x87][round % 2]);
+    }
+    lab.end();
+}
+
+/// The functions of a silent node are placed anew.
+#[test]
+fn functions_leave_a_silent_node() {
+    if skip_unless_root() {
+        return;
+    }
+    let functions = [(0, Some(1)), (1, None), (2, Some(4))].map(|(number, node)| {
+        let node = node.map_or(String::new(), |node| format!("node: n{node}, "));
+        let key = 1 << number;
+        format!(
+            "    - {{ name: f{number}, kind: xor, {node}antiAffinity: apart, config: {{ key: {key} }} }}\n"
+        )
+    });
+    let lab = Lab::up(&with_functions(4, &functions.concat()));
+    lab.expect(0x40, 0x47);
+    let node_of = |status: &Value| status["parts"][1]["node"].as_str().unwrap().to_owned();
+    let node = node_of(&lab.status());
+    let pid = lab.node_pid(node[1..].parse().unwrap());
+    common::sh(&format!("kill -STOP {pid}"));
+    wait_for("the function on another node", || {
+        let status = lab.status();
+        node_of(&status) != node && status["state"] == "active" && status["restored"].is_string()
+    });
+    lab.expect(0x40, 0x47);
+    let event = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("over")]);
+    assert!(event.contains("brought up again"), "{event}");
+    let line = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("line")]);
+    assert!(line.contains("did not answer"), "{line}");
+    lab.end();
+}
