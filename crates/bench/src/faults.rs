@@ -46,13 +46,13 @@ pub enum Fault {
     LongDelay,
     /// A control loop of 1 ms has 60 ms.
     SlowLoop,
-    /// A hand-over by a futex takes 50 us longer.
+    /// A hand-over by a futex takes a millisecond longer.
     SlowHandOver,
     /// Turns of 100 us, whatever the budgets, replace the policy `deadline`.
     TurnsWithoutBudget,
     /// Ten nodes take a second longer for each node more than one.
     SlowNodes,
-    /// A chain counts as active from the request on.
+    /// A chain counts as active a second before the request.
     EarlyActive,
     /// The nodes of Myelin's chains are twenty times as far from each other.
     FarNodes,
@@ -68,11 +68,39 @@ pub enum Fault {
     RemoveFirst,
     /// A service pauses before it sends its state.
     SlowExport,
+    /// The workers of a shared core have a core each.
+    SpreadWorkers,
+    /// The guardian of a preemptor is stopped.
+    DeafGuardian,
+    /// The operating system shares the core in place of the policy `deadline`.
+    KernelTurns,
+    /// `auto` leaves the core to the operating system.
+    AutoByKernel,
+    /// The operating system shares a core whose functions should take turns.
+    NoTurns,
+    /// Turns of 2 ms replace the policy `unis` on a live core.
+    SlowUnis,
+    /// The shortest slices are a hundred times shorter, on a live core.
+    TinySlices,
+    /// To bring up a chain takes 20 s longer.
+    SlowRendering,
+    /// A chain has a function less than it should.
+    ShortChain,
+    /// The placement `lb` takes the place of the others, and another one its place.
+    SwappedPlacements,
+    /// A control loop of 50 ms has 1 ms, and one of 40 ms has 60 ms.
+    SwappedLoops,
+    /// No chain has the datagrams of the first control loop.
+    UnchainedLoops,
+    /// Containers get twice the processor time that was asked.
+    WrongShares,
+    /// Two containers start in place of one.
+    TwoStarts,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 45] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -104,6 +132,20 @@ impl Fault {
         Self::LongTurns,
         Self::RemoveFirst,
         Self::SlowExport,
+        Self::SpreadWorkers,
+        Self::DeafGuardian,
+        Self::KernelTurns,
+        Self::AutoByKernel,
+        Self::NoTurns,
+        Self::SlowUnis,
+        Self::TinySlices,
+        Self::SlowRendering,
+        Self::ShortChain,
+        Self::SwappedPlacements,
+        Self::SwappedLoops,
+        Self::UnchainedLoops,
+        Self::WrongShares,
+        Self::TwoStarts,
     ];
 
     /// Its name on the command line.
@@ -140,49 +182,96 @@ impl Fault {
             Self::LongTurns => "long-turns",
             Self::RemoveFirst => "remove-first",
             Self::SlowExport => "slow-export",
+            Self::SpreadWorkers => "spread-workers",
+            Self::DeafGuardian => "deaf-guardian",
+            Self::KernelTurns => "kernel-turns",
+            Self::AutoByKernel => "auto-by-kernel",
+            Self::NoTurns => "no-turns",
+            Self::SlowUnis => "slow-unis",
+            Self::TinySlices => "tiny-slices",
+            Self::SlowRendering => "slow-rendering",
+            Self::ShortChain => "short-chain",
+            Self::SwappedPlacements => "swapped-placements",
+            Self::SwappedLoops => "swapped-loops",
+            Self::UnchainedLoops => "unchained-loops",
+            Self::WrongShares => "wrong-shares",
+            Self::TwoStarts => "two-starts",
         }
     }
 
-    /// The experiment that has the fault, and a part of the names of the claims that it must turn.
-    pub fn target(self) -> (&'static str, &'static str) {
+    /// The experiment that has the fault, and parts of the names of the claims that it must turn.
+    pub fn target(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Self::SleepingForwarder => ("hop-cost", "user / "),
-            Self::LeakyPolicer => ("rate-isolation", "flooded neighbour, policed, of what"),
-            Self::ReorderingChain => ("calvin-bandwidth", "compact / centralized as published"),
-            Self::SlowRing => ("rings", "throughput / "),
-            Self::FastClock => ("bound", "delays above the bound"),
-            Self::SlowClock => ("bound", "policed or lost"),
-            Self::HalfRateGenerator => ("rate-isolation", "policed, of packets"),
-            Self::SlowFunction => ("kernel-chain", "each further function"),
-            Self::SlowProgram => ("deploy", "plan, ms"),
-            Self::LinksWithoutOffloads => ("bulk", "TCP bulk, kernel chain"),
-            Self::FixedTurns => ("unis-batches", "same mechanism, unis / cooperative"),
+            Self::SleepingForwarder => ("hop-cost", &["user / "]),
+            Self::LeakyPolicer => ("rate-isolation", &["flooded neighbour, policed, of what"]),
+            Self::ReorderingChain => ("calvin-bandwidth", &["compact / centralized as published"]),
+            Self::SlowRing => ("rings", &["throughput / "]),
+            Self::FastClock => ("bound", &["delays above the bound"]),
+            Self::SlowClock => ("bound", &["policed or lost"]),
+            Self::HalfRateGenerator => ("rate-isolation", &["policed, of packets"]),
+            Self::SlowFunction => ("kernel-chain", &["each further function"]),
+            Self::SlowProgram => ("deploy", &["plan, ms"]),
+            Self::LinksWithoutOffloads => ("bulk", &["TCP bulk, kernel chain"]),
+            Self::FixedTurns => ("unis-batches", &["same mechanism, unis / cooperative"]),
             Self::SlowSwitch => (
                 "unis-density",
-                "same mechanism, unis / cooperative k=8, light",
+                &["same mechanism, unis / cooperative k=8, light"],
             ),
-            Self::WrongCosts => ("unis-multi", "unis, difference of S1 and S2"),
+            Self::WrongCosts => ("unis-multi", &["unis, difference of S1 and S2"]),
             Self::RuleOff => (
                 "unis-occupancy",
-                "rule on, slices of 125 % / 75 %, switch of 1 us",
+                &["rule on, slices of 125 % / 75 %, switch of 1 us"],
             ),
-            Self::OtherSeed => ("unis-scale", "cores that differ"),
-            Self::ShortSlices => ("unis-throughput", "unis / cooperative k=8, 8 light"),
-            Self::PlaceByLoad => ("placement", "simulated chains, delay"),
-            Self::QuadraticUp => ("emulator-scale", "hosts / "),
-            Self::LongDelay => ("emulator-fidelity", "10 ms of delay"),
-            Self::SlowLoop => ("pendulum", "1 ms, "),
-            Self::SlowHandOver => ("switch-cost", "lost, futex / "),
-            Self::TurnsWithoutBudget => ("sharing-delay", "beside a backlog, p99, deadline / "),
-            Self::SlowNodes => ("sfc-rendering", "nodes / 1 node"),
-            Self::EarlyActive => ("sfc-gap", "packets after active"),
-            Self::FarNodes => ("sfc-owd", "/ kernel forwarding"),
-            Self::OwnCores => ("unis-motivation", "fair class / own cores"),
-            Self::LiveRuleOff => ("unis-slices", "rule on, slices of 125 % / 75 %"),
-            Self::DearSwitch => ("unis-agreement", "cooperative k=16"),
-            Self::LongTurns => ("unis-latency", "deadline / unis"),
-            Self::RemoveFirst => ("migration", "station, datagrams without an answer"),
-            Self::SlowExport => ("migration", "interruption with state / transfer"),
+            Self::OtherSeed => ("unis-scale", &["cores that differ"]),
+            Self::ShortSlices => ("unis-throughput", &["unis / cooperative k=8, 8 light"]),
+            Self::PlaceByLoad => ("placement", &["simulated chains, delay"]),
+            Self::QuadraticUp => ("emulator-scale", &["hosts / "]),
+            Self::LongDelay => ("emulator-fidelity", &["10 ms of delay"]),
+            Self::SlowLoop => ("pendulum", &["1 ms, "]),
+            Self::SlowHandOver => (
+                "switch-cost",
+                &["lost, futex / ", "until the next one runs, futex / weights"],
+            ),
+            Self::TurnsWithoutBudget => ("sharing-delay", &["beside a backlog, p99, deadline / "]),
+            Self::SlowNodes => ("sfc-rendering", &["nodes / 1 node"]),
+            Self::EarlyActive => ("sfc-gap", &["packets after active", "gap, "]),
+            Self::FarNodes => ("sfc-owd", &["/ kernel forwarding", "/ function in Python"]),
+            Self::OwnCores => ("unis-motivation", &["class / own cores"]),
+            Self::LiveRuleOff => ("unis-slices", &["rule on, slices of 125 % / 75 %"]),
+            Self::DearSwitch => ("unis-agreement", &["throughput, difference"]),
+            Self::LongTurns => ("unis-latency", &["deadline / unis"]),
+            Self::SpreadWorkers => ("switch-cost", &["hand-over, workers"]),
+            Self::DeafGuardian => ("switch-cost", &["tasks are the kernel's again"]),
+            Self::KernelTurns => (
+                "sharing-delay",
+                &[
+                    "p99, deadline / unis",
+                    "packets out of those sent",
+                    "packets of the backlog",
+                ],
+            ),
+            Self::AutoByKernel => ("sharing-delay", &["p99, auto / "]),
+            Self::NoTurns => (
+                "unis-motivation",
+                &["unis / own cores", "deadline / own cores"],
+            ),
+            Self::SlowUnis => ("unis-latency", &["mean delay, unis"]),
+            Self::TinySlices => ("unis-slices", &["slices of 25 % / 75 %"]),
+            Self::SlowRendering => (
+                "sfc-rendering",
+                &["functions, lb, s", "functions in Python"],
+            ),
+            Self::ShortChain => (
+                "sfc-gap",
+                &["packets after active", "packets that passed some functions"],
+            ),
+            Self::SwappedPlacements => ("sfc-owd", &[" / lb"]),
+            Self::SwappedLoops => ("pendulum", &["50 ms, ", "40 ms, "]),
+            Self::UnchainedLoops => ("pendulum", &["datagrams that the chains forwarded"]),
+            Self::WrongShares => ("containers", &["deviation"]),
+            Self::TwoStarts => ("containers", &["start, myelin / runc"]),
+            Self::RemoveFirst => ("migration", &["station, datagrams without an answer"]),
+            Self::SlowExport => ("migration", &["interruption with state / transfer"]),
         }
     }
 }

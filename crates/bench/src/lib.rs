@@ -38,6 +38,9 @@ mod figures;
 mod frames;
 mod generator;
 mod installed;
+#[cfg(test)]
+mod judged;
+mod lab;
 mod live_core;
 mod machine;
 mod network;
@@ -51,6 +54,7 @@ mod routers;
 mod sampling;
 mod scratch;
 mod simulated;
+mod slices;
 mod variant;
 mod variants;
 

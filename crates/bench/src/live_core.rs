@@ -15,20 +15,43 @@ use myelin_dataplane::{
 use myelin_linux::sched::{self, Policy as Class};
 use myelin_linux::{affinity, procfs};
 use myelin_packet::sojourn::Histogram;
-use myelin_policy::sharing::Parameters;
+use myelin_policy::sharing::{DeadlineParameters, Parameters, UnisParameters};
 use myelin_spec::{FunctionConfig, WorkConfig};
 
-use crate::{Error, frames};
+use crate::{Error, Findings, Session, frames};
 
 /// Packets of a batch, and descriptors of a ring, as published (Anthony et al. 2020, 5.1).
 pub(crate) const BATCH: u16 = 64;
-pub(crate) const RING: u32 = 2048;
+const RING: u32 = 2048;
 /// Frames of a pipeline: each of its rings may be full.
 const FRAMES: u32 = 1 << 15;
 /// The processes run before a window for this time, so that costs are known.
 const WARM_UP: Duration = Duration::from_millis(60);
 /// The chain.
 const SPI: u32 = 1;
+
+/// UNiS as published.
+pub(crate) fn unis() -> UnisParameters {
+    UnisParameters::for_batch(BATCH.into())
+}
+
+/// Turns by deadline.
+pub(crate) fn deadline() -> Parameters {
+    Parameters::Deadline(DeadlineParameters {
+        batch: BATCH.into(),
+        ..DeadlineParameters::default()
+    })
+}
+
+/// Returns the length of a window, one of these by effort, and adds the settings of a pipeline.
+pub(crate) fn window(session: Session<'_>, ms: [u64; 3], findings: &mut Findings) -> Duration {
+    let [quick, normal, thorough] = ms;
+    let ms = session.effort.choose(quick, normal, thorough);
+    findings.set("ring_entries", RING);
+    findings.set("batch", BATCH);
+    findings.set("window_ms", ms);
+    Duration::from_millis(ms)
+}
 
 /// The work of `functions` functions, which have these cycles in turn.
 pub(crate) fn chain_of(cycles: &[u32], functions: usize) -> Vec<u32> {
@@ -69,6 +92,11 @@ impl LiveSetup {
         })
     }
 
+    /// Starts the pipeline and counts its packets for this time.
+    pub(crate) fn observe(&self, program: &Path, window: Duration) -> Result<LiveWindow, Error> {
+        LivePipeline::start(program, self).map(|live| live.observe(window))
+    }
+
     /// With a core for each function, as far as there are cores.
     pub(crate) fn on_own_cores(mut self) -> Result<Self, Error> {
         let cores = affinity::get(0)?;
@@ -97,7 +125,7 @@ impl LiveSetup {
 }
 
 /// Functions in a pipeline, each in its own process. Dropping it ends them.
-pub(crate) struct LivePipeline {
+struct LivePipeline {
     // The stages end before the first process.
     pipeline: Pipeline,
     head: WorkerHandle,
@@ -108,8 +136,8 @@ pub(crate) struct LivePipeline {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiveWindow {
     pub(crate) seconds: f64,
-    /// Time that all processes had a core, s.
-    pub(crate) cpu_s: f64,
+    /// Time that each process had a core, s.
+    pub(crate) cpu_s: Vec<f64>,
     pub(crate) packets: u64,
     /// Packets that the first function took.
     pub(crate) taken: u64,
@@ -123,7 +151,7 @@ pub(crate) struct LiveWindow {
 
 impl LivePipeline {
     /// Starts a process for each function.
-    pub(crate) fn start(program: &Path, setup: &LiveSetup) -> Result<Self, Error> {
+    fn start(program: &Path, setup: &LiveSetup) -> Result<Self, Error> {
         let cycles = &setup.cycles;
         let config = |name: &str, position: usize| WorkerConfig {
             args: vec!["worker".into()],
@@ -200,11 +228,11 @@ impl LivePipeline {
     }
 
     /// Counts packets for this time.
-    pub(crate) fn observe(&self, window: Duration) -> LiveWindow {
+    fn observe(&self, window: Duration) -> LiveWindow {
         let pids = self.pids();
-        let cpu = || -> Duration {
+        let cpu = || -> Vec<Duration> {
             let times = pids.iter().map(|pid| procfs::run_time(*pid));
-            times.map(Result::unwrap_or_default).sum()
+            times.map(Result::unwrap_or_default).collect()
         };
         let reader = self.pipeline.reader(&self.head);
         let read = || {
@@ -220,11 +248,13 @@ impl LivePipeline {
         let (start, before, taken_before, core_before, sojourn_before) = read();
         let cpu_before = cpu();
         thread::sleep(window);
-        let cpu_s = cpu().saturating_sub(cpu_before).as_secs_f64();
+        let cpu = cpu();
+        let cpu_s = cpu.iter().zip(&cpu_before);
+        let cpu_s = cpu_s.map(|(now, before)| now.saturating_sub(*before).as_secs_f64());
         let (end, after, taken, core, sojourn) = read();
         LiveWindow {
             sojourn: sojourn.since(&sojourn_before),
-            cpu_s,
+            cpu_s: cpu_s.collect(),
             seconds: (end - start).as_secs_f64(),
             packets: after - before,
             taken: taken - taken_before,
@@ -265,7 +295,7 @@ impl LiveWindow {
     /// Packets in a second of the processes' own time, millions: what other programs took does not
     /// count.
     pub(crate) fn own_mpps(&self) -> f64 {
-        self.packets as f64 / self.cpu_s.max(1e-9) / 1e6
+        self.packets as f64 / self.cpu_s.iter().sum::<f64>().max(1e-9) / 1e6
     }
 
     pub(crate) fn switches_per_s(&self) -> f64 {

@@ -120,6 +120,25 @@ pub(crate) struct RouterTurn {
     pub(crate) counters: RouterCounters,
 }
 
+impl RouterTurn {
+    /// The rate of so many packets of the turn, thousands a second.
+    pub(crate) fn kpps(&self, packets: u64) -> f64 {
+        packets as f64 / self.sent.seconds / 1e3
+    }
+
+    /// Packets that the router forwarded, as a share of those that were sent.
+    pub(crate) fn kept(&self) -> f64 {
+        self.counters.packets_out as f64 / self.sent.packets as f64
+    }
+}
+
+/// A quantile of sojourns, us.
+pub(crate) fn quantile_us(sojourn: &Histogram, share: f64) -> f64 {
+    sojourn
+        .quantile(share)
+        .map_or(f64::NAN, |ns| ns as f64 / 1e3)
+}
+
 #[cfg(test)]
 impl RouterTurn {
     /// A turn of a second, in which the router forwarded so many of the packets in 1 us each.

@@ -43,7 +43,7 @@ const WAKE_NS: u64 = 3000;
 pub(crate) const FAIR_SLICE_NS: u64 = 100_000;
 /// Part of the cost of a switch by which deployments differ.
 const SPREAD: f64 = 0.1;
-/// Delay budget of chains, ns. Only `deadline` reads it.
+/// Delay budget of chains, ns, unless they have none.
 const BUDGET_NS: u64 = 350_000;
 
 /// A kind of function, or functions that take turns along a chain: cycles of a packet.
@@ -257,6 +257,8 @@ impl SimulatedChain {
 pub(crate) struct Testbed {
     pub(crate) scheduler: CoreScheduler,
     pub(crate) ring: u32,
+    /// Delay budget of the chains, ns. Only `deadline` reads it.
+    pub(crate) budget_ns: Option<u64>,
     pub(crate) chains: Vec<SimulatedChain>,
 }
 
@@ -291,6 +293,7 @@ impl Testbed {
         Self {
             scheduler,
             ring: RING,
+            budget_ns: Some(BUDGET_NS),
             chains,
         }
     }
@@ -324,7 +327,7 @@ impl Testbed {
                 ring: rings[0],
                 rate_pps: chain.rate_pps,
                 pattern: Pattern::Even,
-                budget_ns: Some(BUDGET_NS),
+                budget_ns: self.budget_ns,
             });
         }
         let mut mechanism = self.scheduler.mechanism;

@@ -18,6 +18,7 @@
 //!
 //! A holder without packets sleeps for all: it watches the sockets of the others too.
 
+mod cost;
 mod members;
 mod ring_record;
 mod sensor;
@@ -34,6 +35,7 @@ use myelin_policy::sharing::{
 };
 use serde::{Deserialize, Serialize};
 
+use cost::{FIRST_COST_PS, known_cost_ps, next_cost_ps};
 pub use members::{CoreTable, Member, TaskLevel, TaskObserver};
 pub(crate) use members::{MemberLane, MemberRing};
 use sensor::RingSensor;
@@ -49,10 +51,6 @@ use crate::sys;
 
 /// Longest time without a sign of life of the holder, ns. A batch takes microseconds.
 const STALL_NS: u64 = 50_000_000;
-/// Cost of a packet before the first batch is timed, ps.
-const FIRST_COST_PS: u64 = 100_000;
-/// A new cost counts a sixteenth.
-const COST_SHIFT: u32 = 4;
 
 /// A task's place on a shared core, as the agent tells it to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,18 +90,16 @@ pub(crate) struct Turns {
     lane_of_port: Vec<Option<usize>>,
     /// Whether each ring is one that this task reads.
     own_rings: Vec<bool>,
+    /// The indices of each ring at the last look of this turn.
+    indices: Vec<Option<(u32, u32)>>,
     has_core: bool,
     turn_start_ns: u64,
-    /// The time since which the oldest packet of an own ring is there, at the last look, ns.
-    oldest_ns: Option<u64>,
     /// The end of the last turn, ns.
     turn_end_ns: u64,
     /// The time of the policy's next decision, ns.
     ask_ns: u64,
     reads: u32,
     empty_reads: u64,
-    /// Whether each own lane's cost has been measured.
-    is_timed: Vec<bool>,
     seen: Seen,
     words: Vec<u64>,
 }
@@ -172,17 +168,16 @@ impl Turns {
             policy,
             task,
             own_rings: (0..sensors.len()).map(is_own).collect(),
+            indices: vec![None; sensors.len()],
             sensors,
             budgets_ns,
             lane_of_port,
             has_core: false,
             turn_start_ns: 0,
-            oldest_ns: None,
             turn_end_ns: monotonic_ns(),
             ask_ns: 0,
             reads: 0,
             empty_reads: 0,
-            is_timed: vec![false; core.lanes.len()],
             seen: Seen {
                 alive: vec![true; core.tasks],
                 rings: vec![RingState::EMPTY; core.capacities.len()],
@@ -274,8 +269,9 @@ impl Turns {
         (self.reads, self.empty_reads) = (0, 0);
         self.table.read_state(&mut self.words);
         self.policy.load(&self.words);
+        self.indices.fill(None);
         self.look(now_ns);
-        if let Some(oldest_ns) = self.oldest_ns {
+        if let Some(oldest_ns) = self.oldest_ns() {
             let since_ns = oldest_ns.max(self.turn_end_ns);
             self.table
                 .count_wait(self.task, now_ns.saturating_sub(since_ns));
@@ -286,19 +282,30 @@ impl Turns {
         self.ask_ns = now_ns;
     }
 
+    /// The time since which the oldest packet of an own ring is there, at the last look, ns.
+    fn oldest_ns(&self) -> Option<u64> {
+        let own = self
+            .own_rings
+            .iter()
+            .enumerate()
+            .filter(|(_, is_own)| **is_own);
+        own.filter_map(|(ring, _)| self.table.ring(ring).level().1)
+            .min()
+    }
+
     /// Processes one batch from each port, and hands the core over if another task is next. Returns
     /// the number of arrivals, and whether the worker may sleep: no task has packets.
     #[inline]
     pub(crate) fn process<P: Port>(&mut self, forwarder: &mut Forwarder<'_, P>) -> (u32, bool) {
-        let received = self.read(forwarder);
+        let (received, now_ns) = self.read(forwarder);
         let is_short = received < forwarder.batch_size() && self.policy.watches_short_reads();
-        (received, self.decide(received, is_short))
+        (received, self.decide(received, is_short, now_ns))
     }
 
     /// Processes one batch from each port that the policy does not leave for later. Returns the
-    /// number of arrivals.
+    /// number of arrivals, and the time after the last of them.
     #[inline]
-    fn read<P: Port>(&mut self, forwarder: &mut Forwarder<'_, P>) -> u32 {
+    fn read<P: Port>(&mut self, forwarder: &mut Forwarder<'_, P>) -> (u32, u64) {
         let mut received = 0;
         let mut before_ns = monotonic_ns();
         for port in 0..forwarder.port_count() {
@@ -320,7 +327,7 @@ impl Turns {
         self.table.beat();
         self.reads = self.reads.saturating_add(1);
         self.empty_reads += u64::from(received == 0);
-        received
+        (received, before_ns)
     }
 
     /// Whether the packets of a lane wait: the ring behind has no room for a batch, or the policy
@@ -335,32 +342,24 @@ impl Turns {
     }
 
     /// Records the time of a batch of a lane.
-    fn record_cost(&mut self, lane: usize, ns: u64, packets: u32) {
+    fn record_cost(&self, lane: usize, ns: u64, packets: u32) {
         let seen_ps = ns.saturating_mul(1000) / u64::from(packets.max(1));
-        let known_ps = self.table.lane_cost_ps(lane);
-        let cost_ps = if std::mem::replace(&mut self.is_timed[lane], true) && known_ps > 0 {
-            known_ps - (known_ps >> COST_SHIFT) + (seen_ps >> COST_SHIFT)
-        } else {
-            seen_ps.max(1)
-        };
-        self.table.set_lane_cost_ps(lane, cost_ps);
+        let known_ps = known_cost_ps(self.table.lane_cost_ps(lane));
+        self.table
+            .set_lane_cost_ps(lane, next_cost_ps(known_ps, seen_ps));
     }
 
     /// Reads the state of all rings, tasks and lanes. Returns whether another task has packets.
     fn look(&mut self, now_ns: u64) -> bool {
-        let mut others_have_packets = false;
-        self.oldest_ns = None;
         for (ring, sensor) in self.sensors.iter().enumerate() {
-            let (written, read) = sensor.indices();
-            let record = self.table.ring(ring);
-            let (written, read) = record.extend(written, read);
-            let since_ns = record.look(now_ns, written, read);
-            if self.own_rings[ring] {
-                self.oldest_ns = match (self.oldest_ns, since_ns) {
-                    (Some(oldest_ns), Some(since_ns)) => Some(oldest_ns.min(since_ns)),
-                    (oldest_ns, since_ns) => oldest_ns.or(since_ns),
-                };
+            let indices = sensor.indices();
+            // In its turn only this task looks, so it knows a ring that has not changed.
+            if self.indices[ring].replace(indices) == Some(indices) {
+                continue;
             }
+            let record = self.table.ring(ring);
+            let (written, read) = record.extend(indices.0, indices.1);
+            let since_ns = record.look(now_ns, written, read);
             let due_ns = since_ns
                 .zip(self.budgets_ns[ring])
                 .map(|(since_ns, budget_ns)| since_ns.saturating_add(budget_ns));
@@ -369,23 +368,21 @@ impl Turns {
                 read,
                 due_ns: due_ns.unwrap_or(u64::MAX),
             };
-            others_have_packets |= !self.own_rings[ring] && written > read;
         }
         for (task, alive) in self.seen.alive.iter_mut().enumerate() {
             *alive = self.table.is_alive(task);
         }
         for (lane, state) in self.seen.lanes.iter_mut().enumerate() {
-            let cost_ps = self.table.lane_cost_ps(lane);
-            state.cost_ps = if cost_ps > 0 { cost_ps } else { FIRST_COST_PS };
+            state.cost_ps = known_cost_ps(self.table.lane_cost_ps(lane));
         }
-        others_have_packets
+        let mut rings = self.seen.rings.iter().zip(&self.own_rings);
+        rings.any(|(ring, is_own)| !is_own && ring.packets() > 0)
     }
 
     /// Asks the policy after a read with this number of arrivals, and hands the core over if
     /// another task is next. Returns whether the worker may sleep: no task has packets.
     #[inline]
-    fn decide(&mut self, received: u32, is_short: bool) -> bool {
-        let now_ns = monotonic_ns();
+    fn decide(&mut self, received: u32, is_short: bool, now_ns: u64) -> bool {
         if received > 0 && !is_short && now_ns < self.ask_ns {
             return false;
         }

@@ -125,6 +125,8 @@ fn share(path: &mut UdpPath, pipeline: &mut Pipeline, policy: Parameters) -> Arc
         .map(|handle| (handle.member(), None))
         .collect();
     let table = Arc::new(CoreTable::create(&members, policy).unwrap());
+    // Also before a process has the table.
+    assert!(table.stats().tasks.iter().all(|task| task.is_alive));
     for (task, handle) in handles.into_iter().enumerate() {
         handle.share(Some((Arc::clone(&table), task))).unwrap();
     }

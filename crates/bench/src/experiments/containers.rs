@@ -10,12 +10,12 @@ use myelin_linux::procfs;
 use myelin_metrics::stats::Deployments;
 use serde_json::{Value, json};
 
-use crate::agents::AgentProcess;
 use crate::figures::Column::{Hidden, Interval};
 use crate::figures::{Figure, Subjects};
 use crate::installed::find_packaged;
+use crate::lab::Lab;
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
 /// Longest start of a container, relative to plain runc.
 const START_BOUND: f64 = 1.2;
@@ -78,21 +78,19 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     measure_shares(session, findings)
 }
 
-/// An agent with two hosts, of which the second has half a core.
-struct Hosts {
-    agent: AgentProcess,
-    topology: String,
-}
+/// Two hosts, of which the second has half a core.
+struct Hosts(Lab);
 
 impl Hosts {
     fn make(session: Session<'_>) -> Result<Self, Error> {
-        let agent = AgentProcess::start(session.program)?;
-        let topology = agent.dir.chain_name("pair");
-        agent.up(format!(
-            "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: {topology} }}\nspec:\n  \
-             hosts: [ h1, {{ name: h2, cpu: 0.5cores }} ]\n  links: [ {{ ends: [ h1, h2 ] }} ]\n"
-        ))?;
-        Ok(Self { agent, topology })
+        let cores = 0.5 * share_factor(session);
+        let text = |name: &str| {
+            format!(
+                "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: {name} }}\nspec:\n  \
+                 hosts: [ h1, {{ name: h2, cpu: {cores}cores }} ]\n  links: [ {{ ends: [ h1, h2 ] }} ]\n"
+            )
+        };
+        Lab::start(session.program, text).map(Self)
     }
 
     fn add(
@@ -102,7 +100,7 @@ impl Hosts {
         cpu_millicores: Option<u32>,
     ) -> Result<ContainerStatus, Error> {
         let request = ContainerRequest {
-            host: format!("{}/{host}", self.topology),
+            host: format!("{}/{host}", self.0.name),
             name: name.to_owned(),
             command: command.iter().map(ToString::to_string).collect(),
             limits: ContainerLimits {
@@ -111,15 +109,15 @@ impl Hosts {
             },
             ..ContainerRequest::default()
         };
-        Ok(self.agent.client.add_container(&request)?)
+        Ok(self.0.agent.client.add_container(&request)?)
     }
 
     fn remove(&self, (host, name): (&str, &str)) -> Result<(), Error> {
         let container = ContainerName {
-            host: format!("{}/{host}", self.topology),
+            host: format!("{}/{host}", self.0.name),
             name: name.to_owned(),
         };
-        Ok(self.agent.client.remove_container(&container).map(drop)?)
+        Ok(self.0.agent.client.remove_container(&container).map(drop)?)
     }
 
     /// Measures the cores that these containers of a host use during `window`, and the cores that
@@ -134,7 +132,7 @@ impl Hosts {
             Ok(times.iter().map(|cpu| cpu.idle.as_secs_f64()).sum())
         };
         let read = || -> Result<([f64; N], Instant), Error> {
-            let all = self.agent.client.containers()?;
+            let all = self.0.agent.client.containers()?;
             let of = |name: &str| {
                 let mut all = all.iter();
                 let found = all.find(|found| found.host == host && found.name == name);
@@ -153,6 +151,15 @@ impl Hosts {
     }
 }
 
+/// The factor of all limits.
+fn share_factor(session: Session<'_>) -> f64 {
+    if session.has_fault(Fault::WrongShares) {
+        2.0
+    } else {
+        1.0
+    }
+}
+
 fn measure_starts(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let subjects: Subjects<f64, 1> = Subjects::new(START, [2]);
     let deploy = |turns: &mut Turns<'_>| {
@@ -162,8 +169,14 @@ fn measure_starts(session: Session<'_>, findings: &mut Findings) -> Result<(), E
             0 => {
                 let start = Instant::now();
                 hosts.add(("h1", "c"), &IDLE, None)?;
+                if session.has_fault(Fault::TwoStarts) {
+                    hosts.add(("h2", "c"), &IDLE, None)?;
+                }
                 let start_ms = start.elapsed().as_secs_f64() * 1e3;
                 hosts.remove(("h1", "c"))?;
+                if session.has_fault(Fault::TwoStarts) {
+                    hosts.remove(("h2", "c"))?;
+                }
                 Ok(start_ms)
             }
             _ => plain.start(),
@@ -193,7 +206,7 @@ fn measure_shares(session: Session<'_>, findings: &mut Findings) -> Result<(), E
         let hosts = Hosts::make(session)?;
         subjects.measure(turns, |_| {
             let quarter = ("h1", "alone");
-            hosts.add(quarter, &BUSY, Some(250))?;
+            hosts.add(quarter, &BUSY, Some(250 * share_factor(session) as u32))?;
             let ([alone], idle) = hosts.cores(("h1", ["alone"]), window)?;
             hosts.remove(quarter)?;
             for name in ["first", "second"] {
@@ -243,12 +256,12 @@ impl PlainRunc {
     /// Copies the bundle of a container of Myelin.
     fn prepare(hosts: &Hosts) -> Result<Self, Error> {
         let made = hosts.add(("h1", "model"), &IDLE, None)?;
-        let model = hosts.agent.dir.run_dir.containers().join(&made.id);
+        let model = hosts.0.agent.dir.run_dir.containers().join(&made.id);
         let plain = Self {
-            bundle: hosts.agent.dir.run_dir.path().join("plain"),
+            bundle: hosts.0.agent.dir.run_dir.path().join("plain"),
             id: format!("{}-plain", made.id),
         };
-        let netns = format!("/run/netns/myelin-{}-h1", hosts.topology);
+        let netns = format!("/run/netns/myelin-{}-h1", hosts.0.name);
         let copied = plain.copy(&model, &netns);
         copied.map_err(|cause| Error::system("copy the bundle of a container", cause))?;
         hosts.remove(("h1", "model"))?;

@@ -5,7 +5,7 @@ mod lab;
 
 use myelin_metrics::stats::Deployments;
 
-use self::lab::Lab;
+use self::lab::Pairs;
 use crate::figures::Column::Interval;
 use crate::figures::{Figure, Subjects};
 use crate::sampling::{Sampling, Turns, quantile};
@@ -81,7 +81,7 @@ fn measure_delay(session: Session<'_>, findings: &mut Findings) -> Result<(), Er
     };
     let mut class = String::new();
     let deploy = |turns: &mut Turns<'_>| {
-        let lab = Lab::start(session.program, DELAY_NS + surplus_ns)?;
+        let lab = Pairs::start(session.program, DELAY_NS + surplus_ns)?;
         class = lab.class()?;
         let pair = lab.delayed()?;
         subjects.measure(turns, |[subject]| {
@@ -115,7 +115,7 @@ fn measure_rate_and_loss(session: Session<'_>, findings: &mut Findings) -> Resul
     let packets = session.effort.choose(10_000, 125_000, 250_000);
     findings.set("packets_of_loss", packets);
     let deploy = |turns: &mut Turns<'_>| {
-        let lab = Lab::start(session.program, DELAY_NS)?;
+        let lab = Pairs::start(session.program, DELAY_NS)?;
         let (limited, lossy) = (lab.limited()?, lab.lossy()?);
         turns.measure(1, |_| limited.rate_bps(RATE_BPS))?;
         turns.measure(1, |_| {
@@ -171,7 +171,7 @@ const PACKETS: &[Figure<f64>] = &[Figure::new("packets", Interval("_kpps"), |pps
 fn measure_packets(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let subjects = Subjects::new(PACKETS, [CARRIERS.len()]);
     let deploy = |turns: &mut Turns<'_>| {
-        let lab = Lab::start(session.program, DELAY_NS)?;
+        let lab = Pairs::start(session.program, DELAY_NS)?;
         let pairs = [lab.flooded()?, lab.chained()?];
         subjects.measure(turns, |[subject]| {
             let carried = || match subject {

@@ -7,7 +7,7 @@ mod lab;
 use myelin_metrics::stats::Deployments;
 
 use self::control_loop::Trace;
-use self::lab::Lab;
+use self::lab::Loops;
 use crate::figures::Column::{Interval, Sum};
 use crate::figures::{Figure, Subjects};
 use crate::published::calvin;
@@ -32,7 +32,8 @@ const SETTINGS: [Setting; 5] = [
     Setting::new("angle_5_ms_apart_deg", 1, 5),
     Setting::new("angle_10_ms_apart_deg", 1, 10),
 ];
-/// The delay of the loops of 1 ms with [`Fault::SlowLoop`], ms.
+/// The delay of the loops of 1 ms with [`Fault::SlowLoop`], and of that of 40 ms with
+/// [`Fault::SwappedLoops`], ms.
 const SLOW_MS: u64 = 60;
 /// Angle at the start, deg.
 const START_DEG: f64 = 5.0;
@@ -62,6 +63,10 @@ impl Setting {
             delay_ms,
             interval_ms,
         }
+    }
+
+    fn delayed_by(self, delay_ms: u64) -> Self {
+        Self { delay_ms, ..self }
     }
 }
 
@@ -101,20 +106,20 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("build", if is_debug { "debug" } else { "release" });
     let subjects = Subjects::new(FIGURES, [SETTINGS.len()]);
     let settings = SETTINGS.map(|setting| match setting.delay_ms {
-        1 if session.has_fault(Fault::SlowLoop) => Setting {
-            delay_ms: SLOW_MS,
-            ..setting
-        },
+        1 if session.has_fault(Fault::SlowLoop) => setting.delayed_by(SLOW_MS),
+        40 if session.has_fault(Fault::SwappedLoops) => setting.delayed_by(SLOW_MS),
+        50 if session.has_fault(Fault::SwappedLoops) => setting.delayed_by(1),
         _ => setting,
     });
+    let unchained = usize::from(session.has_fault(Fault::UnchainedLoops));
     let deploy = |turns: &mut Turns<'_>| {
         turns.progress()?;
-        let lab = Lab::start(session.program, &settings)?;
-        let before = lab.packets_of_chains()?;
+        let loops = Loops::start(session.program, &settings, unchained)?;
+        let before = loops.packets_of_chains()?;
         turns.progress()?;
         let cancelled = session.monitor.cancelled;
-        let traces = lab.balance(&settings, START_DEG, seconds, cancelled)?;
-        let forwarded = lab.packets_of_chains()? - before;
+        let traces = loops.balance(&settings, START_DEG, seconds, cancelled)?;
+        let forwarded = loops.packets_of_chains()? - before;
         let sent: usize = traces.iter().map(Trace::sent).sum();
         subjects.record(turns, &traces);
         turns.record([100.0 * forwarded as f64 / sent as f64]);

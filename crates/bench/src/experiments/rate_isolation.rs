@@ -9,7 +9,7 @@ use crate::figures::Column::{Hidden, Interval, Least, Median};
 use crate::figures::{Figure, Subject, Subjects};
 use crate::generator::check_offered;
 use crate::published::rate_control;
-use crate::routers::{RouterKind, RouterTurn, Routers};
+use crate::routers::{RouterKind, RouterTurn, Routers, quantile_us};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
@@ -74,21 +74,8 @@ struct CaseTurn {
 }
 
 impl CaseTurn {
-    fn kpps(&self, packets: u64) -> f64 {
-        packets as f64 / self.conforming.sent.seconds / 1e3
-    }
-
     fn sojourn_us(&self, share: f64) -> f64 {
-        let quantile = self.conforming.counters.sojourn.quantile(share);
-        quantile.map_or(f64::NAN, |ns| ns as f64 / 1e3)
-    }
-
-    /// Packets that the conforming router forwarded, as a share of all.
-    fn kept(&self) -> f64 {
-        share(
-            self.conforming.counters.packets_out,
-            self.conforming.sent.packets,
-        )
+        quantile_us(&self.conforming.counters.sojourn, share)
     }
 }
 
@@ -100,22 +87,22 @@ const FIGURES: &[Figure<CaseTurn>] = &[
     Figure::new("capacity_kpps", Median, |turn| turn.capacity_pps / 1e3),
     Figure::new("profile_kpps", Median, |turn| turn.profile_pps / 1e3),
     Figure::new("neighbour_sent_kpps", Median, |turn| {
-        turn.kpps(turn.flooded.sent.packets)
+        turn.flooded.kpps(turn.flooded.sent.packets)
     }),
     Figure::new("sent_kpps", Median, |turn| {
-        turn.kpps(turn.conforming.sent.packets)
+        turn.conforming.kpps(turn.conforming.sent.packets)
     }),
     Figure::new("neighbour_arrived_kpps", Median, |turn| {
-        turn.kpps(turn.flooded.counters.packets_in)
+        turn.flooded.kpps(turn.flooded.counters.packets_in)
     }),
     Figure::new("neighbour_out_kpps", Median, |turn| {
-        turn.kpps(turn.flooded.counters.packets_out)
+        turn.flooded.kpps(turn.flooded.counters.packets_out)
     }),
     Figure::new("out_kpps", Median, |turn| {
-        turn.kpps(turn.conforming.counters.packets_out)
+        turn.conforming.kpps(turn.conforming.counters.packets_out)
     }),
     Figure::new("neighbour_policed_kpps", Median, |turn| {
-        turn.kpps(turn.flooded.counters.policed)
+        turn.flooded.kpps(turn.flooded.counters.policed)
     }),
     // Due packets that the generator did not send, as a share.
     Figure::new("neighbour_short", Median, |turn| {
@@ -139,8 +126,8 @@ const FIGURES: &[Figure<CaseTurn>] = &[
             turn.conforming.counters.packets_in,
         )
     }),
-    Figure::new("kept", Interval(""), CaseTurn::kept),
-    Figure::new("lowest_kept", Least, CaseTurn::kept),
+    Figure::new("kept", Interval(""), |turn| turn.conforming.kept()),
+    Figure::new("lowest_kept", Least, |turn| turn.conforming.kept()),
     Figure::new("sojourn_p50_us", Median, |turn| turn.sojourn_us(0.5)),
     Figure::new("sojourn_p99", Interval("_us"), |turn| turn.sojourn_us(0.99)),
     Figure::new("neighbour_of_allowed", Hidden, |turn| {
@@ -287,6 +274,7 @@ mod tests {
     use myelin_metrics::envelope::Verdict;
 
     use super::*;
+    use crate::judged::Judged;
 
     /// Profile, packets a second; a turn takes a second.
     const PPS: f64 = 10_000.0;
@@ -299,7 +287,7 @@ mod tests {
 
     /// Verdicts of the claims about a router that forwards up to `limits` packets of the flooded
     /// and the conforming stream, and a generator that sends these shares of them.
-    fn verdicts(limits: [u64; 2], sent: [f64; 2]) -> Vec<(String, Verdict)> {
+    fn verdicts(limits: [u64; 2], sent: [f64; 2]) -> Judged {
         let mut samples = Deployments::default();
         for _ in 0..8 {
             let of_case = |(_, [flooded, conforming], is_policed): (&str, [f64; 2], bool)| {
@@ -313,30 +301,20 @@ mod tests {
             };
             samples.push(cases().observed(CASES.map(of_case)));
         }
-        let claims = claims("test", &samples).into_iter();
-        claims
-            .filter_map(|claim| Some((claim.id.clone(), claim.verdict()?)))
-            .collect()
-    }
-
-    /// The claims with this verdict.
-    fn with_verdict(all: &[(String, Verdict)], verdict: Verdict) -> Vec<&str> {
-        let those = all.iter().filter(|(_, its)| *its == verdict);
-        those.map(|(id, _)| id.as_str()).collect()
+        Judged::of(claims("test", &samples))
     }
 
     #[test]
     fn a_policer_that_works_fulfils_all_claims() {
         let all = verdicts([10_000, 10_000], [1.0, 1.0]);
-        assert_eq!(all.len(), 5);
-        assert_eq!(with_verdict(&all, Verdict::Holds).len(), 5, "{all:?}");
+        assert_eq!(all.counts(Verdict::Holds), (5, 5), "{all:?}");
     }
 
     #[test]
     fn a_leaky_policer_is_found() {
         // It lets half of the flood pass, and the other router starves.
         let all = verdicts([50_000, 2000], [1.0, 1.0]);
-        let wrong = with_verdict(&all, Verdict::False);
+        let wrong = all.with(Verdict::False);
         assert_eq!(wrong.len(), 2, "{all:?}");
         assert!(wrong[0].contains("policed, of packets at the front door"));
         assert!(wrong[1].contains("of what its profile allows"));
@@ -346,16 +324,18 @@ mod tests {
     fn a_generator_that_sends_half_decides_nothing() {
         for sent in [[0.5, 1.0], [1.0, 0.5], [0.94, 1.0]] {
             let all = verdicts([10_000, 10_000], sent);
-            assert_eq!(with_verdict(&all, Verdict::Undecided).len(), 5, "{all:?}");
+            assert_eq!(all.counts(Verdict::Undecided), (5, 5), "{all:?}");
         }
     }
 
     #[test]
     fn a_core_that_has_time_for_the_flood_has_no_claim_about_harm() {
         let all = verdicts([10_000, 10_000], [0.2, 1.0]);
+        let holding = all.with(Verdict::Holds).into_iter();
         assert!(
-            all.iter().all(|(id, _)| !id.contains("not policed")),
-            "{all:?}"
+            holding
+                .chain(all.with(Verdict::False))
+                .all(|id| !id.contains("not policed"))
         );
     }
 }

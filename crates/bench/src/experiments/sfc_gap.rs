@@ -24,6 +24,8 @@ const NEEDED: usize = 8;
 /// Packets before the request, and after the chain is active.
 const BEFORE: u32 = 5;
 const AFTER: u32 = 20;
+/// Time before the request at which a chain counts as active with [`Fault::EarlyActive`], ns.
+const EARLY_NS: u64 = 1_000_000_000;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sfc-gap",
@@ -165,7 +167,7 @@ fn activate(
         let requested_ns = now_ns();
         let active = cluster.up(places, Space::Kernel).map(|()| {
             if session.has_fault(Fault::EarlyActive) {
-                requested_ns
+                requested_ns.saturating_sub(EARLY_NS)
             } else {
                 now_ns()
             }
@@ -177,7 +179,8 @@ fn activate(
     });
     let ended = || Err(Error::Internal("the thread of the probe ended".to_owned()));
     let datagrams = datagrams.unwrap_or_else(|_| ended())?;
-    let activation = Activation::of(&datagrams, places.len(), active?);
+    let asked = places.len() + usize::from(session.has_fault(Fault::ShortChain));
+    let activation = Activation::of(&datagrams, asked, active?);
     cluster.down()?;
     Ok(activation)
 }

@@ -104,12 +104,18 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     } else {
         1
     };
+    let is_swapped = session.has_fault(Fault::SwappedPlacements);
     let shape = [functions.len(), ALGORITHMS.len(), lengths.len()];
     let subjects = Subjects::new(FIGURES, shape);
     let deploy = |turns: &mut Turns<'_>| {
         let cluster = Cluster::start(session.program, NODES, DELAY_NS * times)?;
         subjects.measure(turns, |[kind, algorithm, length]| {
-            let places = places(ALGORITHMS[algorithm], NODES, lengths[length])?;
+            let placed = match algorithm {
+                0 if is_swapped => ALGORITHMS[2],
+                _ if is_swapped => ALGORITHMS[0],
+                algorithm => ALGORITHMS[algorithm],
+            };
+            let places = places(placed, NODES, lengths[length])?;
             measure(&cluster, (&functions[kind], &places), (packets, interval))
         })
     };

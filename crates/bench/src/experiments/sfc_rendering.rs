@@ -24,6 +24,8 @@ const PYTHON_BOUND: f64 = 1.0;
 const WIDE: usize = 10;
 /// Time that each node more takes longer with [`Fault::SlowNodes`], ms.
 const SLOW_MS: f64 = 1000.0;
+/// Time that each chain takes longer with [`Fault::SlowRendering`], ms.
+const LONG_MS: f64 = 20_000.0;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sfc-rendering",
@@ -61,12 +63,19 @@ fn measure_lengths(session: Session<'_>, findings: &mut Findings) -> Result<(), 
     }
     let renderers = ALGORITHMS.len() + usize::from(python.is_ok());
     let subjects = Subjects::new(FIGURES, [renderers, lengths.len()]);
+    let more_ms = if session.has_fault(Fault::SlowRendering) {
+        LONG_MS
+    } else {
+        0.0
+    };
     let deploy = |turns: &mut Turns<'_>| {
         let cluster = Cluster::start(session.program, NODES, DELAY_NS)?;
         subjects.measure(turns, |[renderer, length]| {
             let length = lengths[length];
             match (ALGORITHMS.get(renderer), &python) {
-                (Some(algorithm), _) => up_ms(&cluster, &places(*algorithm, NODES, length)?),
+                (Some(algorithm), _) => {
+                    Ok(up_ms(&cluster, &places(*algorithm, NODES, length)?)? + more_ms)
+                }
                 (None, Ok(python)) => python_ms(&cluster, python, length),
                 (None, Err(reason)) => Err(Error::Internal(reason.to_string())),
             }

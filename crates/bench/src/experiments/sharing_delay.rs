@@ -8,7 +8,7 @@ use myelin_packet::sojourn::Histogram;
 use crate::figures::Column::{Hidden, Interval, Median};
 use crate::figures::{Figure, Subject, Subjects};
 use crate::generator::check_offered;
-use crate::routers::{RouterKind, RouterTurn, Routers};
+use crate::routers::{RouterKind, RouterTurn, Routers, quantile_us};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
@@ -71,8 +71,8 @@ struct CoreTurn {
 
 impl CoreTurn {
     fn kpps(&self, packets: impl Fn(&RouterTurn) -> u64) -> f64 {
-        let seconds = self.chains.first().map_or(0.0, |chain| chain.sent.seconds);
-        self.chains.iter().map(packets).sum::<u64>() as f64 / seconds / 1e3
+        let rates = self.chains.iter().map(|chain| chain.kpps(packets(chain)));
+        rates.sum()
     }
 
     /// Sojourn of the chains with a budget.
@@ -85,7 +85,7 @@ impl CoreTurn {
                 all.merge(&chain.counters.sojourn);
             }
         }
-        all.quantile(share).map_or(f64::NAN, |ns| ns as f64 / 1e3)
+        quantile_us(&all, share)
     }
 
     /// Forwarded packets, as a share of those that were sent.
@@ -107,9 +107,7 @@ const FIGURES: &[Figure<CoreTurn>] = &[
     }),
     Figure::new("last_chain_out", Interval("_kpps"), |turn| {
         let last = turn.chains.last();
-        last.map_or(f64::NAN, |chain| {
-            chain.counters.packets_out as f64 / chain.sent.seconds / 1e3
-        })
+        last.map_or(f64::NAN, |chain| chain.kpps(chain.counters.packets_out))
     }),
     Figure::new("sent_kpps", Median, |turn| {
         turn.kpps(|chain| chain.sent.packets)
@@ -136,13 +134,15 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("turn_ms", TURN_TIME.as_millis() as u64);
     let is_debug = cfg!(debug_assertions);
     findings.set("build", if is_debug { "debug" } else { "release" });
-    let ignores_budgets = session.has_fault(Fault::TurnsWithoutBudget);
+    let has_fault = |fault| session.has_fault(fault);
     let subjects = subjects();
     let deploy = |turns: &mut Turns<'_>| {
         let mut all = Vec::new();
         for [case, scheduler] in subjects.all() {
             let policy = match scheduler {
-                DEADLINE if ignores_budgets => WITHOUT_BUDGET,
+                DEADLINE if has_fault(Fault::TurnsWithoutBudget) => WITHOUT_BUDGET,
+                DEADLINE if has_fault(Fault::KernelTurns) => SCHEDULERS[OS],
+                AUTO if has_fault(Fault::AutoByKernel) => SCHEDULERS[OS],
                 scheduler => SCHEDULERS[scheduler],
             };
             let slas: Vec<String> = CASES[case].1.iter().map(ToString::to_string).collect();
@@ -232,6 +232,7 @@ mod tests {
     use myelin_metrics::envelope::Verdict;
 
     use super::*;
+    use crate::judged::Judged;
 
     /// A chain whose packets take this time.
     fn chain(sojourn_us: u64, sent: f64, packets_out: u64) -> RouterTurn {
@@ -245,7 +246,7 @@ mod tests {
 
     /// The verdicts if packets of `deadline` take this time, those of UNiS 1000 us and those of all
     /// others 2000 us.
-    fn verdicts(deadline_us: u64, auto_us: u64, sent: f64) -> Vec<(String, Verdict)> {
+    fn verdicts(deadline_us: u64, auto_us: u64, sent: f64) -> Judged {
         let mut samples = Deployments::default();
         for _ in 0..8 {
             samples.push(
@@ -269,31 +270,20 @@ mod tests {
                 })),
             );
         }
-        let claims = claims(&samples).into_iter();
-        claims
-            .filter_map(|claim| Some((claim.id.clone(), claim.verdict()?)))
-            .collect()
-    }
-
-    fn with_verdict(all: &[(String, Verdict)], verdict: Verdict) -> Vec<&str> {
-        let those = all.iter().filter(|(_, its)| *its == verdict);
-        those.map(|(id, _)| id.as_str()).collect()
+        Judged::of(claims(&samples))
     }
 
     #[test]
     fn short_sojourns_fulfil_all_claims() {
         let all = verdicts(300, 300, 1.0);
-        assert_eq!(
-            (all.len(), with_verdict(&all, Verdict::Holds).len()),
-            (6, 6)
-        );
+        assert_eq!(all.counts(Verdict::Holds), (6, 6), "{all:?}");
     }
 
     #[test]
     fn turns_without_budget_are_found() {
         let all = verdicts(1000, 1000, 1.0);
         assert_eq!(
-            with_verdict(&all, Verdict::False),
+            all.with(Verdict::False),
             [
                 "80 % load, p99, deadline / unis",
                 "beside a backlog, p99, deadline / unis"
@@ -304,7 +294,7 @@ mod tests {
     #[test]
     fn an_auto_that_chooses_the_worse_is_found() {
         let all = verdicts(300, 2000, 1.0);
-        let wrong = with_verdict(&all, Verdict::False);
+        let wrong = all.with(Verdict::False);
         assert_eq!(wrong.len(), 2, "{all:?}");
         assert!(wrong.iter().all(|id| id.contains("auto")));
     }
@@ -312,6 +302,6 @@ mod tests {
     #[test]
     fn a_generator_that_sends_half_decides_nothing() {
         let all = verdicts(300, 300, 0.5);
-        assert_eq!(with_verdict(&all, Verdict::Undecided).len(), 6, "{all:?}");
+        assert_eq!(all.counts(Verdict::Undecided), (6, 6), "{all:?}");
     }
 }

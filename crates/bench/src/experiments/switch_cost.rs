@@ -1,5 +1,7 @@
 //! `switch-cost`: what it costs to give a core from one process that polls to another one.
 
+mod deaths;
+
 use std::time::Duration;
 
 use myelin_metrics::stats::Deployments;
@@ -7,7 +9,7 @@ use myelin_policy::sharing::Parameters;
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::live_core::{LivePipeline, LiveSetup};
+use crate::live_core::LiveSetup;
 use crate::reference::Runner;
 use crate::sampling::{Sampling, Turns};
 use crate::variant::{polling_core, probing_core};
@@ -40,7 +42,7 @@ const WORKERS_BOUND: f64 = 4.0;
 /// Largest time until the next process runs, by a futex over by weights.
 const WEIGHTS_BOUND: f64 = 0.1;
 /// Time that a hand-over takes longer with [`Fault::SlowHandOver`], ns.
-const SLOW_NS: u64 = 50_000;
+const SLOW_NS: u64 = 1_000_000;
 
 /// A switch, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +60,7 @@ const FIGURES: &[Figure<Switch>] = &[
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "switch-cost",
-    about: "what it costs to give a core from one process that polls to another: by the processes themselves, from another core, and by a process on the shared core",
+    about: "what it costs to give a core from one process that polls to another: by the processes themselves, from another core, and by a process on the shared core; and the time until the kernel has a core again whose preemptor was killed",
     differs: "",
     run,
     plots: include_str!("../../plots/switch-cost.yaml"),
@@ -75,13 +77,14 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let window = Duration::from_millis(session.effort.choose(20, 50, 100));
     findings.set("switches", switches);
     let is_slow = session.has_fault(Fault::SlowHandOver);
+    let is_spread = session.has_fault(Fault::SpreadWorkers);
     let subjects = subjects();
     let cores = [polling_core()?, probing_core()?];
     let deploy = |turns: &mut Turns<'_>| {
         let mut bare = Runner::core_switch(cores)?;
         subjects.measure(turns, |[mechanism]| {
             let Some(name) = MECHANISMS[mechanism].2 else {
-                return observe_workers(session, window);
+                return observe_workers(session, window, is_spread);
             };
             let extra_ns = if is_slow && mechanism == FUTEX {
                 SLOW_NS
@@ -101,7 +104,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             })
         })
     };
-    let sampling = Sampling::of("mechanisms").rounds(4);
+    let sampling = Sampling::of("mechanisms").share(0.5);
     let (samples, ()) = session.sample(sampling, findings, deploy, |all, ()| claims(all))?;
     findings.rows = subjects.rows(&samples, |[mechanism]| {
         let (name, from, _) = MECHANISMS[mechanism];
@@ -109,16 +112,22 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             .with("mechanism", name)
             .with("from", from)
     });
-    Ok(())
+    deaths::measure(session, findings)
 }
 
 /// The workers of a pipeline, as they measure their own hand-overs: from the decision until the
-/// next worker has looked at the rings.
-fn observe_workers(session: Session<'_>, window: Duration) -> Result<Switch, Error> {
+/// next worker has looked at the rings. `is_spread`: each has a core.
+fn observe_workers(
+    session: Session<'_>,
+    window: Duration,
+    is_spread: bool,
+) -> Result<Switch, Error> {
     let policy = Parameters::Cooperative { reads: 8 };
-    let setup = LiveSetup::shared(CYCLES.to_vec(), Some(policy))?;
-    let live = LivePipeline::start(session.program, &setup)?;
-    let ns = live.observe(window).switch_us * 1e3;
+    let mut setup = LiveSetup::shared(CYCLES.to_vec(), Some(policy))?;
+    if is_spread {
+        setup = setup.on_own_cores()?;
+    }
+    let ns = setup.observe(session.program, window)?.switch_us * 1e3;
     Ok(Switch {
         lost_ns: ns,
         effect_ns: ns,
@@ -167,9 +176,10 @@ mod tests {
     use myelin_metrics::envelope::Verdict;
 
     use super::*;
+    use crate::judged::Judged;
 
-    /// The claims that are false if a hand-over by a futex loses so much, ns.
-    fn false_claims(futex_ns: f64) -> Vec<String> {
+    /// The verdicts if a hand-over by a futex loses so much, ns.
+    fn verdicts(futex_ns: f64) -> Judged {
         let lost_ns = [600.0, futex_ns, 2500.0, 3300.0, 5300.0, 200.0, 4400.0];
         let mut samples = Deployments::default();
         for _ in 0..8 {
@@ -179,20 +189,19 @@ mod tests {
                 effect_ns: if mechanism == WEIGHTS { 4e6 } else { *lost_ns },
             })));
         }
-        let claims = claims(&samples).into_iter();
-        let wrong = claims.filter(|claim| claim.verdict() == Some(Verdict::False));
-        wrong.map(|claim| claim.id).collect()
+        Judged::of(claims(&samples))
     }
 
     #[test]
     fn a_slow_hand_over_turns_its_claims() {
-        assert_eq!(false_claims(1000.0), Vec::<String>::new());
+        assert!(verdicts(1000.0).with(Verdict::False).is_empty());
         assert_eq!(
-            false_claims(1000.0 + SLOW_NS as f64),
+            verdicts(1000.0 + SLOW_NS as f64).with(Verdict::False),
             [
                 "lost, futex / flip",
                 "lost, futex / preempt",
-                "lost, futex / stop"
+                "lost, futex / stop",
+                "until the next one runs, futex / weights"
             ]
         );
     }

@@ -1,14 +1,12 @@
 //! `unis-latency`: the delay of packets in pipelines that share one core, at 80 % of the highest
 //! throughput (Anthony et al. 2020, Fig. 5).
 
-use std::time::Duration;
-
 use myelin_metrics::stats::Deployments;
-use myelin_policy::sharing::{DeadlineParameters, Parameters, UnisParameters};
+use myelin_policy::sharing::Parameters;
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::live_core::{BATCH, LivePipeline, LiveSetup, LiveWindow, RING, chain_of};
+use crate::live_core::{self, LiveSetup, LiveWindow, chain_of};
 use crate::published::unis;
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
@@ -29,6 +27,8 @@ const LOAD: f64 = 0.8;
 const DEADLINE_BOUND: f64 = 0.7;
 /// The turns of `deadline` with [`Fault::LongTurns`], ns.
 const LONG_TURN_NS: u64 = 1_000_000;
+/// Turns that replace UNiS with [`Fault::SlowUnis`], ns.
+const SLOW_NS: u64 = 2_000_000;
 /// The budget of a packet, ns.
 const BUDGET_NS: u64 = 350_000;
 
@@ -77,22 +77,26 @@ fn subjects() -> Subjects<Paced, 3> {
 }
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    findings.set("ring_entries", RING);
-    findings.set("batch", BATCH);
     findings.set("load", LOAD);
-    let window = Duration::from_millis(session.effort.choose(30, 150, 300));
-    findings.set("window_ms", window.as_millis() as u64);
+    let window = live_core::window(session, [30, 150, 300], findings);
     let has_long_turns = session.has_fault(Fault::LongTurns);
     findings.set("budget_us", BUDGET_NS / 1000);
+    let is_slow = session.has_fault(Fault::SlowUnis);
     let subjects = subjects();
     let deploy = |turns: &mut Turns<'_>| {
         subjects.measure(turns, |[kind, length, scheduler]| {
             let cycles = chain_of(KINDS[kind].1, LENGTHS[length]);
             let observe = |scheduler, rate_pps| {
-                let policy = Some(policy(scheduler, has_long_turns));
-                let setup = LiveSetup::shared(cycles.clone(), policy)?.fed_at(rate_pps)?;
-                let live = LivePipeline::start(session.program, &setup)?;
-                Ok::<_, Error>(live.observe(window))
+                let policy = match scheduler {
+                    UNIS if is_slow => Parameters::RoundRobin { slice_ns: SLOW_NS },
+                    DEADLINE if has_long_turns => Parameters::RoundRobin {
+                        slice_ns: LONG_TURN_NS,
+                    },
+                    scheduler => policy(scheduler),
+                };
+                let setup = LiveSetup::shared(cycles.clone(), Some(policy))?;
+                let setup = setup.fed_at(rate_pps)?;
+                setup.observe(session.program, window)
             };
             // The clock of a virtual machine drifts, so each subject has its own highest rate.
             let highest_mpps = observe(COOPERATIVE, None)?.mpps();
@@ -115,18 +119,11 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-fn policy(scheduler: usize, has_long_turns: bool) -> Parameters {
+fn policy(scheduler: usize) -> Parameters {
     match scheduler {
-        DEADLINE if has_long_turns => Parameters::RoundRobin {
-            slice_ns: LONG_TURN_NS,
-        },
         COOPERATIVE => Parameters::Cooperative { reads: 8 },
-        UNIS => Parameters::Unis(UnisParameters::for_batch(BATCH.into())),
-        _ => Parameters::Deadline(DeadlineParameters {
-            batch: BATCH.into(),
-            ..DeadlineParameters::default()
-        })
-        .for_hand_over(BUDGET_NS),
+        UNIS => Parameters::Unis(live_core::unis()),
+        _ => live_core::deadline().for_hand_over(BUDGET_NS),
     }
 }
 

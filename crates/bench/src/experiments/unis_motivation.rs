@@ -1,16 +1,14 @@
 //! `unis-motivation`: two poll-mode functions on one core that the operating system shares, against
 //! a core for each (Anthony et al. 2020, Fig. 1).
 
-use std::time::Duration;
-
 use myelin_linux::priorities;
 use myelin_linux::sched::Policy as Class;
 use myelin_metrics::stats::Deployments;
-use myelin_policy::sharing::{DeadlineParameters, Parameters, UnisParameters};
+use myelin_policy::sharing::Parameters;
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::live_core::{BATCH, LivePipeline, LiveSetup, LiveWindow, RING, chain_of};
+use crate::live_core::{self, LiveSetup, LiveWindow, chain_of};
 use crate::published::unis;
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
@@ -53,8 +51,6 @@ fn subjects() -> Subjects<LiveWindow, 2> {
 }
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    findings.set("ring_entries", RING);
-    findings.set("batch", BATCH);
     findings.set("functions", FUNCTIONS);
     let cores = myelin_linux::affinity::get(0)?.len();
     if cores < FUNCTIONS {
@@ -64,14 +60,13 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         return Ok(());
     }
     // The kernel's slices take milliseconds.
-    let window = Duration::from_millis(session.effort.choose(60, 300, 600));
-    findings.set("window_ms", window.as_millis() as u64);
+    let window = live_core::window(session, [60, 300, 600], findings);
     let is_spread = session.has_fault(Fault::OwnCores);
+    let has_turns = !session.has_fault(Fault::NoTurns);
     let subjects = subjects();
     let deploy = |turns: &mut Turns<'_>| {
         subjects.measure(turns, |[kind, arrangement]| {
-            let setup = setup(kind, arrangement, is_spread)?;
-            Ok(LivePipeline::start(session.program, &setup)?.observe(window))
+            setup(kind, arrangement, is_spread, has_turns)?.observe(session.program, window)
         })
     };
     let sampling = Sampling::of("functions on one core and on two").rounds(1);
@@ -84,20 +79,23 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// The pipeline of a subject. `is_spread`: also those of the fair class have a core each.
-fn setup(kind: usize, arrangement: usize, is_spread: bool) -> Result<LiveSetup, Error> {
+/// The pipeline of a subject. `is_spread`: also functions that the operating system should let
+/// share a core have a core each. Without `has_turns`, it shares all cores.
+fn setup(
+    kind: usize,
+    arrangement: usize,
+    is_spread: bool,
+    has_turns: bool,
+) -> Result<LiveSetup, Error> {
     let policy = match arrangement {
-        UNIS => Some(Parameters::Unis(UnisParameters::for_batch(BATCH.into()))),
-        DEADLINE => Some(Parameters::Deadline(DeadlineParameters {
-            batch: BATCH.into(),
-            ..DeadlineParameters::default()
-        })),
+        UNIS if has_turns => Some(Parameters::Unis(live_core::unis())),
+        DEADLINE if has_turns => Some(live_core::deadline()),
         _ => None,
     };
     let shared = LiveSetup::shared(chain_of(KINDS[kind].1, FUNCTIONS), policy)?;
     Ok(match arrangement {
         OWN_CORES => shared.on_own_cores()?,
-        FAIR if is_spread => shared.on_own_cores()?,
+        FAIR | ROUND_ROBIN if is_spread => shared.on_own_cores()?,
         ROUND_ROBIN => shared.in_class(Class::RoundRobin(priorities::WAITING_FUNCTION)),
         _ => shared,
     })

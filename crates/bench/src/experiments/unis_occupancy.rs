@@ -2,19 +2,17 @@
 //! long, on a simulated core (Anthony et al. 2020, Figs. 14 and 15).
 
 use myelin_metrics::stats::Deployments;
-use myelin_policy::sharing::UnisParameters;
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::published::{Published, unis};
 use crate::sampling::{Sampling, Turns};
 use crate::simulated::{
-    self, CoreScheduler, FLIP_NS, KINDS, LIGHT, LINE_RATE_PPS, MEDIUM, MIXED, Observation, Seeds,
-    SimulatedChain, Span, Testbed, YIELD_NS,
+    self, BATCH, CoreScheduler, FLIP_NS, KINDS, LIGHT, LINE_RATE_PPS, MEDIUM, MIXED, Observation,
+    Seeds, SimulatedChain, Span, Testbed, YIELD_NS,
 };
+use crate::slices::{self, FUNCTIONS, OFF, ON, PUBLISHED_SLICE, RULES, SLICES_PERCENT};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
-const FUNCTIONS: usize = 5;
 /// Kinds, and whether UNiS assumes their mean cost for all functions. The packets of a simulated
 /// function cost the same, so these stand for the functions of variable cost.
 const CHAINS: [(&str, usize, bool); 3] = [
@@ -23,18 +21,8 @@ const CHAINS: [(&str, usize, bool); 3] = [
     ("mixed assumed alike", MIXED, true),
 ];
 const ALIKE: usize = 2;
-/// Length of a slice: the time to fill this part of the next ring, %.
-const SLICES_PERCENT: [u32; 5] = [25, 50, 75, 100, 125];
-const SHORT: usize = 0;
-const PUBLISHED_SLICE: usize = 2;
-const LONG: usize = 4;
-const RULES: [&str; 2] = ["rule off", "rule on"];
-const OFF: usize = 0;
-const ON: usize = 1;
 /// Costs of a switch, ns: by flips, and the least.
 const SWITCHES_NS: [u64; 2] = [FLIP_NS, YIELD_NS];
-/// Least throughput over that with the published slice, where the paper sees no large difference.
-const STEADY_BOUND: f64 = 0.95;
 
 const FIGURES: &[Figure<Observation>] = &[
     Figure::new("throughput", Interval("_mpps"), |seen| {
@@ -93,11 +81,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
 /// The core of a subject. Without `has_rule`, no subject has the rule.
 fn bed([chain, slice, rule, switch]: [usize; 4], has_rule: bool) -> Testbed {
     let (_, kind, is_alike) = CHAINS[chain];
-    let parameters = UnisParameters {
-        slice_share: f64::from(SLICES_PERCENT[slice]) / 100.0,
-        occupancy_rule: has_rule && rule == ON,
-        ..UnisParameters::default()
-    };
+    let parameters = slices::parameters(slice, has_rule && rule == ON, BATCH);
     let scheduler = CoreScheduler::unis("unis", parameters).with_switch(SWITCHES_NS[switch]);
     let mut chain = SimulatedChain::on_one_core(KINDS[kind], FUNCTIONS, LINE_RATE_PPS);
     if is_alike {
@@ -112,38 +96,20 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
     let subjects = subjects();
     let mut claims = Vec::new();
     for (switch, ns) in SWITCHES_NS.iter().enumerate() {
-        let us = ns / 1000;
-        let ratio = |chain, rule, slice| {
-            let of = |slice| subjects.at(samples, [chain, slice, rule, switch]);
-            of(slice).ratio(&of(PUBLISHED_SLICE), "throughput")
-        };
-        let id = |chain: usize, rule: usize, slice: usize| {
-            format!(
-                "simulated throughput, {}, slices of {} % / 75 %, switch of {us} us, {FUNCTIONS} {}",
-                RULES[rule], SLICES_PERCENT[slice], CHAINS[chain].0
-            )
-        };
-        for chain in [LIGHT, MEDIUM] {
-            let drops = unis::LONG_SLICE[chain];
-            let off = Claim::at_most(id(chain, OFF, LONG), ratio(chain, OFF, LONG), drops.value);
-            claims.push(drops.add_to(off));
-            let steady = |rule, slice, published: Published| {
-                let ratio = ratio(chain, rule, slice);
-                published.add_to(Claim::at_least(id(chain, rule, slice), ratio, STEADY_BOUND))
-            };
-            claims.push(steady(OFF, SHORT, unis::SHORT_SLICE));
-            claims.push(steady(ON, SHORT, unis::ANY_SLICE));
-            claims.push(steady(ON, LONG, unis::ANY_SLICE));
+        let figure = "simulated throughput";
+        for (chain, (name, ..)) in CHAINS.into_iter().enumerate() {
+            let at = |rule, slice| subjects.at(samples, [chain, slice, rule, switch]);
+            let chain_name = format!("switch of {} us, {FUNCTIONS} {name}", ns / 1000);
+            let subject = (figure, chain_name.as_str());
+            if chain == ALIKE {
+                let worth = at(ON, PUBLISHED_SLICE).ratio(&at(OFF, PUBLISHED_SLICE), "throughput");
+                claims.push(slices::claim_of_rule(subject, worth));
+                continue;
+            }
+            let ratio =
+                |rule, slice| at(rule, slice).ratio(&at(rule, PUBLISHED_SLICE), "throughput");
+            claims.extend(slices::claims(subject, Some(chain), ratio));
         }
-        let [on, off] = [ON, OFF].map(|rule| [ALIKE, PUBLISHED_SLICE, rule, switch]);
-        let worth = subjects
-            .at(samples, on)
-            .ratio(&subjects.at(samples, off), "throughput");
-        let id = format!(
-            "simulated throughput, rule on / off, switch of {us} us, {FUNCTIONS} {}",
-            CHAINS[ALIKE].0
-        );
-        claims.push(unis::RULE.add_to(Claim::at_least(id, worth, 1.0)));
     }
     claims
 }
@@ -152,6 +118,7 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
 mod tests {
     use super::*;
     use crate::Effort;
+    use crate::slices::LONG;
 
     #[test]
     fn long_slices_overflow_a_ring_only_without_the_rule() {

@@ -1,14 +1,12 @@
 //! `unis-throughput`: pipelines of poll-mode functions that share one core: UNiS, its rivals,
 //! deadlines, and the operating system (Anthony et al. 2020, Figs. 4 and 7).
 
-use std::time::Duration;
-
 use myelin_metrics::stats::Deployments;
-use myelin_policy::sharing::{DeadlineParameters, Parameters, UnisParameters};
+use myelin_policy::sharing::Parameters;
 
 use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
-use crate::live_core::{BATCH, LivePipeline, LiveSetup, LiveWindow, RING, chain_of};
+use crate::live_core::{self, LiveSetup, LiveWindow, chain_of};
 use crate::published::{Published, unis};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
@@ -65,10 +63,7 @@ fn subjects() -> Subjects<LiveWindow, 3> {
 }
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    findings.set("ring_entries", RING);
-    findings.set("batch", BATCH);
-    let window = Duration::from_millis(session.effort.choose(30, 100, 200));
-    findings.set("window_ms", window.as_millis() as u64);
+    let window = live_core::window(session, [30, 100, 200], findings);
     let is_short = session.has_fault(Fault::ShortSlices);
     let subjects = subjects();
     let deploy = |turns: &mut Turns<'_>| {
@@ -76,8 +71,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             let (_, cycles, _) = KINDS[kind];
             let cycles = chain_of(cycles, LENGTHS[length]);
             let setup = LiveSetup::shared(cycles, policy(scheduler, is_short))?;
-            let live = LivePipeline::start(session.program, &setup)?;
-            Ok(live.observe(window))
+            setup.observe(session.program, window)
         })
     };
     let sampling = Sampling::of("pipelines on one core").rounds(1);
@@ -99,16 +93,13 @@ fn policy(scheduler: usize, is_short: bool) -> Option<Parameters> {
         1 => cooperative(16),
         2 => cooperative(24),
         UNIS => {
-            let mut unis = UnisParameters::for_batch(BATCH.into());
+            let mut unis = live_core::unis();
             if is_short {
                 unis.slice_share = SHORT_SLICE;
             }
             Some(Parameters::Unis(unis))
         }
-        DEADLINE => Some(Parameters::Deadline(DeadlineParameters {
-            batch: BATCH.into(),
-            ..DeadlineParameters::default()
-        })),
+        DEADLINE => Some(live_core::deadline()),
         OS => None,
         _ => Some(Parameters::RoundRobin { slice_ns: 100_000 }),
     }

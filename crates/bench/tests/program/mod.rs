@@ -17,6 +17,7 @@ pub(crate) fn main(tests: Vec<Trial>) -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("worker") => run_worker(&arguments),
         Some("agent") => run_agent(&arguments),
+        Some("preemptor") => run_preemptor(&arguments),
         Some("plan") => {
             std::io::read_to_string(std::io::stdin()).unwrap();
         }
@@ -56,6 +57,12 @@ fn run_worker(arguments: &[String]) -> ! {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
     }
     myelin_dataplane::worker_main::<myelin_dataplane::Sockets>(control)
+}
+
+fn run_preemptor(arguments: &[String]) {
+    let is_guardian = arguments.iter().any(|word| word == "--guardian");
+    let name = arguments.last().unwrap();
+    myelin_agent::run_preemptor(name, is_guardian).unwrap();
 }
 
 fn run_agent(arguments: &[String]) {

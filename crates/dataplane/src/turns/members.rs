@@ -106,6 +106,10 @@ impl CoreTable {
     /// Makes the table of a core with these tasks, in chain order, each with the longest time of
     /// its packets on the core, ns, if their contract has one.
     ///
+    /// Every task counts as alive from now on, also before its process has the table. If the core
+    /// went only to tasks that have answered, the first ones could keep a process that must answer
+    /// from running.
+    ///
     /// # Errors
     /// There is no memory, or the tasks read more than 252 rings.
     pub fn create(members: &[(Member, Option<u64>)], policy: Parameters) -> Result<Self, Error> {
@@ -152,6 +156,7 @@ impl CoreTable {
         };
         let file = TableFile::create(&core)?;
         let table = Table::map(file.fd(), &core)?;
+        (0..core.tasks).for_each(|task| table.set_alive(task, true));
         Ok(Self {
             file,
             table,

@@ -179,8 +179,8 @@ impl SharedCore {
         mut is_ready: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
         let first = view.running.map_or(0, |running| running + 1);
-        (0..self.tasks)
-            .map(|step| (first + step) % self.tasks)
+        (first..self.tasks)
+            .chain(0..first)
             .find(|task| view.alive[*task] && is_ready(*task))
     }
 }

@@ -59,6 +59,8 @@ impl Default for UnisParameters {
 #[derive(Debug, Clone)]
 pub struct Unis {
     core: SharedCore,
+    /// For each ring, the packets from which on it has too little room.
+    full: Vec<u64>,
     parameters: UnisParameters,
     /// End of the running task's slice.
     pub(super) ends_ns: u64,
@@ -73,7 +75,13 @@ pub struct Unis {
 impl Unis {
     /// Creates the policy.
     pub(super) fn new(core: SharedCore, parameters: UnisParameters) -> Self {
+        let full = |capacity: &u32| (f64::from(*capacity) * parameters.theta_max_share).ceil();
         Self {
+            full: core
+                .capacities
+                .iter()
+                .map(|capacity| full(capacity) as u64)
+                .collect(),
             waiting_since: vec![None; core.lanes.len()],
             core,
             parameters,
@@ -102,10 +110,7 @@ impl Unis {
 
     /// Whether the lane has more than `least` packets, and enough room.
     fn is_lane_ready(&self, view: &CoreView<'_>, lane: &Lane, least: u32) -> bool {
-        let has_room = |ring: usize| {
-            let most = f64::from(self.core.capacities[ring]) * self.parameters.theta_max_share;
-            f64::from(view.rings[ring].packets()) < most
-        };
+        let has_room = |ring: usize| u64::from(view.rings[ring].packets()) < self.full[ring];
         view.rings[lane.ingress].packets() > least && lane.egress.is_none_or(has_room)
     }
 

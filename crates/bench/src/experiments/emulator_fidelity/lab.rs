@@ -1,13 +1,12 @@
 //! A topology with impaired links, and real packets between its hosts.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use myelin_api::{ApiError, DirectionStatus, TopologyStatus};
-use myelin_linux::netns::Netns;
+use myelin_api::{ApiError, DirectionStatus};
 use myelin_linux::priorities;
 use myelin_linux::sched::{self, Policy};
 use myelin_measure::clock::now_ns;
@@ -16,8 +15,8 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
 
 use crate::Error;
-use crate::agents::AgentProcess;
 use crate::generator::run_on_core;
+use crate::lab::{self, Lab};
 
 /// Links between a host and the switch, in the order of the hosts: the first host of a pair is at
 /// the link of the pair's name, the second at a link without impairment.
@@ -38,17 +37,14 @@ const SMALL_BYTES: i32 = 64;
 /// Payload of the datagrams through the limited link, and the bytes of their headers.
 const LARGE: usize = 1000;
 const HEADERS: usize = 14 + 20 + 8;
-/// Longest time without a packet that should arrive.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time after which no packet is on the way.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Time of a flood, and of the measurement of the rate.
 const FLOOD: Duration = Duration::from_millis(200);
 const RATE_TIME: Duration = Duration::from_secs(1);
 
 /// A running topology with five pairs of hosts, and a chain between the hosts of the last pair.
-pub(super) struct Lab {
-    name: String,
-    agent: AgentProcess,
-}
+pub(super) struct Pairs(Lab);
 
 /// Two hosts: one sends, the other receives.
 pub(super) struct Pair {
@@ -56,13 +52,9 @@ pub(super) struct Pair {
     receiver: UdpSocket,
 }
 
-impl Lab {
+impl Pairs {
     pub(super) fn start(program: &Path, delay_ns: u64) -> Result<Self, Error> {
-        let agent = AgentProcess::start(program)?;
-        let name = agent.dir.chain_name("lab");
-        let chain = agent.dir.chain_name("chain");
-        agent.up(lab_text(&name, &chain, delay_ns))?;
-        Ok(Self { name, agent })
+        Lab::start(program, |name| lab_text(name, delay_ns)).map(Self)
     }
 
     pub(super) fn delayed(&self) -> Result<Pair, Error> {
@@ -86,29 +78,19 @@ impl Lab {
     }
 
     fn pair(&self, number: usize) -> Result<Pair, Error> {
-        let hosts = self.status()?.hosts;
-        let socket = |host: usize| {
-            let netns = hosts.get(host).map(|host| host.netns.as_str());
-            let netns = Netns::open(netns.unwrap_or_default())?;
-            let bound = netns.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
-            bound.map_err(|cause| Error::system("open a socket on a host", cause))
+        let (from, to) = (2 * number, 2 * number + 1);
+        let pair = Pair {
+            sender: self.0.socket(from, 0)?,
+            receiver: self.0.socket(to, 0)?,
         };
-        let (sender, receiver) = (socket(2 * number)?, socket(2 * number + 1)?);
-        let pair = Pair { sender, receiver };
         let failed = |cause| Error::system("connect two hosts", cause);
-        pair.connect(address_of(2 * number + 1)).map_err(failed)?;
+        pair.connect(to).map_err(failed)?;
         Ok(pair)
-    }
-
-    fn status(&self) -> Result<TopologyStatus, Error> {
-        let all = self.agent.client.topologies()?;
-        let found = all.into_iter().find(|topology| topology.name == self.name);
-        Ok(found.ok_or_else(|| ApiError::failed("the topology does not run"))?)
     }
 
     /// Returns the counters of a link, from its host to the switch.
     pub(super) fn counters(&self, link: &str) -> Result<DirectionStatus, Error> {
-        let mut links = self.status()?.links.into_iter();
+        let mut links = self.0.status()?.links.into_iter();
         let found = links.find(|found| found.name == link);
         let directions = found.and_then(|link| link.directions);
         let [there, _] =
@@ -120,7 +102,7 @@ impl Lab {
     pub(super) fn settled_counters(&self, link: &str) -> Result<DirectionStatus, Error> {
         let mut before = self.counters(link)?;
         loop {
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(PAUSE);
             let now = self.counters(link)?;
             if now.waiting == 0 && now.arrived == before.arrived {
                 return Ok(now);
@@ -131,32 +113,18 @@ impl Lab {
 
     /// The scheduling class of the delay line.
     pub(super) fn class(&self) -> Result<String, Error> {
-        let line = self.status()?.delay_line;
+        let line = self.0.status()?.delay_line;
         let line = line.ok_or_else(|| ApiError::failed("the topology has no delay line"))?;
         Ok(sched::get(line.pid)?.to_string())
     }
 
     /// Returns the number of packets that left the chain, when no packet leaves any more.
     pub(super) fn packets_of_chain(&self) -> Result<u64, Error> {
-        let mut before = u64::MAX;
-        loop {
-            let chains = self.agent.client.list()?;
-            let left = chains.iter().map(|chain| chain.packets_out).sum();
-            if left == before {
-                return Ok(left);
-            }
-            before = left;
-            thread::sleep(Duration::from_millis(20));
-        }
+        self.0.packets_of_chains(PAUSE)
     }
 }
 
-/// The address of a host, by its number in the topology.
-fn address_of(host: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, host as u8 + 1)
-}
-
-fn lab_text(name: &str, chain: &str, delay_ns: u64) -> String {
+fn lab_text(name: &str, delay_ns: u64) -> String {
     let impairments = [
         format!("delay: {}us", delay_ns / 1000),
         "bandwidth: 20Mbit".to_owned(),
@@ -179,7 +147,7 @@ fn lab_text(name: &str, chain: &str, delay_ns: u64) -> String {
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: {name} }}\nspec:\n  \
          hosts: [ {} ]\n  switches: [ s ]\n  links:\n{}---\n\
-         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec:\n  \
+         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name}-chain }}\nspec:\n  \
          match: {{ protocol: udp }}\n  functions: [ {{ name: f, kind: forward, space: user }} ]\n  \
          worker: {{ batch: 64 }}\n  ports: {{ ingress: {name}/chained-a, egress: {name}/chained-b }}\n",
         hosts.join(", "),
@@ -188,25 +156,12 @@ fn lab_text(name: &str, chain: &str, delay_ns: u64) -> String {
 }
 
 impl Pair {
-    /// Connects the sender, and sends until a datagram arrives, so that all addresses are known.
-    fn connect(&self, address: Ipv4Addr) -> io::Result<()> {
+    /// Connects the sender to the receiver's host. All addresses are then known.
+    fn connect(&self, host: usize) -> io::Result<()> {
         let port = self.receiver.local_addr()?.port();
-        self.sender.connect(SocketAddr::from((address, port)))?;
-        self.receiver
-            .set_read_timeout(Some(Duration::from_millis(50)))?;
-        let start = Instant::now();
-        loop {
-            self.sender.send(&[0; 8])?;
-            if self.receiver.recv(&mut [0; 8]).is_ok() {
-                break;
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(io::Error::other("no datagram arrives"));
-            }
-        }
-        // Late datagrams of the loop.
-        while self.receiver.recv(&mut [0; 8]).is_ok() {}
-        self.receiver.set_nonblocking(true)
+        self.sender.connect((lab::address_of(host), port))?;
+        lab::greet(&self.sender, &self.receiver)?;
+        lab::drain(&self.receiver)
     }
 
     /// Sends packets at an interval. Returns by how much each arrived later than after `delay_ns`.
@@ -384,14 +339,14 @@ mod tests {
 
     #[test]
     fn the_lab_is_valid() {
-        let text = lab_text("lab", "chain", 10_000_000);
+        let text = lab_text("lab", 10_000_000);
         let objects = crate::agents::chain_source(text).parse_objects().unwrap();
         let lab = &objects.topologies[0];
         assert_eq!((lab.hosts.len(), lab.links.len()), (10, 10));
         let delayed = lab.link("delayed").unwrap().impairments;
         assert_eq!(delayed.delay_ns, 10_000_000);
         for (number, host) in lab.hosts.iter().enumerate() {
-            assert_eq!(host.addresses[0].address, address_of(number));
+            assert_eq!(host.addresses[0].address, lab::address_of(number));
         }
     }
 

@@ -6,27 +6,23 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use myelin_api::ApiError;
-use myelin_linux::netns::Netns;
+use std::time::Duration;
 
 use super::Setting;
 use super::control_loop::{self, ControlLoop, Trace};
 use crate::Error;
-use crate::agents::AgentProcess;
+use crate::lab::{self, Lab};
 
 /// Port of the first controller.
 const PORT: u16 = 9000;
 /// The controllers' host is the first of the topology.
 const CONTROLLER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Longest time until the first datagram arrives.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than a delay.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A running topology with loops.
-pub(super) struct Lab {
-    agent: AgentProcess,
+pub(super) struct Loops {
+    lab: Lab,
     loops: Vec<Ends>,
 }
 
@@ -36,32 +32,26 @@ pub(super) struct Ends {
     pub(super) controller: UdpSocket,
 }
 
-impl Lab {
-    pub(super) fn start(program: &Path, settings: &[Setting]) -> Result<Self, Error> {
-        let agent = AgentProcess::start(program)?;
-        let name = agent.dir.chain_name("lab");
-        agent.up(lab_text(&name, settings))?;
-        let all = agent.client.topologies()?;
-        let lab = all.into_iter().find(|topology| topology.name == name);
-        let lab = lab.ok_or_else(|| ApiError::failed("the topology does not run"))?;
-        let hosts: Vec<&str> = lab.hosts.iter().map(|host| host.netns.as_str()).collect();
-        let bind = |host: usize, port: u16| {
-            let netns = Netns::open(hosts.get(host).copied().unwrap_or_default())?;
-            let bound = netns.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)))?;
-            bound.map_err(|cause| Error::system("open a socket on a host", cause))
-        };
+impl Loops {
+    /// The first `unchained` loops have no chain.
+    pub(super) fn start(
+        program: &Path,
+        settings: &[Setting],
+        unchained: usize,
+    ) -> Result<Self, Error> {
+        let lab = Lab::start(program, |name| lab_text(name, settings, unchained))?;
         let mut loops = Vec::new();
         for number in 0..settings.len() {
             let port = PORT + number as u16;
             let ends = Ends {
-                plant: bind(1 + number, 0)?,
-                controller: bind(0, port)?,
+                plant: lab.socket(1 + number, 0)?,
+                controller: lab.socket(0, port)?,
             };
             let connected = ends.connect(SocketAddr::from((CONTROLLER, port)));
             connected.map_err(|cause| Error::system("connect plant and controller", cause))?;
             loops.push(ends);
         }
-        Ok(Self { agent, loops })
+        Ok(Self { lab, loops })
     }
 
     /// Balances all pendulums at once, from this angle, for this time.
@@ -81,50 +71,24 @@ impl Lab {
 
     /// The number of packets that left the chains, when no packet leaves any more.
     pub(super) fn packets_of_chains(&self) -> Result<u64, Error> {
-        let mut before = u64::MAX;
-        loop {
-            let chains = self.agent.client.list()?;
-            let left = chains.iter().map(|chain| chain.packets_out).sum();
-            if left == before {
-                return Ok(left);
-            }
-            before = left;
-            // Longer than a delay.
-            thread::sleep(Duration::from_millis(100));
-        }
+        self.lab.packets_of_chains(PAUSE)
     }
 }
 
 impl Ends {
-    /// Connects both sockets, and sends until datagrams arrive, so that all addresses are known.
+    /// Connects both sockets. All addresses are then known.
     fn connect(&self, controller: SocketAddr) -> io::Result<()> {
-        let wait = Some(Duration::from_millis(100));
-        self.plant.set_read_timeout(wait)?;
-        self.controller.set_read_timeout(wait)?;
         self.plant.connect(controller)?;
-        let start = Instant::now();
-        loop {
-            self.plant.send(&[])?;
-            if let Ok((_, plant)) = self.controller.recv_from(&mut []) {
-                self.controller.connect(plant)?;
-                self.controller.send(&[])?;
-                if self.plant.recv(&mut []).is_ok() {
-                    break;
-                }
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(io::Error::other("no datagram arrives"));
-            }
-        }
-        // Late datagrams of the loop.
-        while self.controller.recv(&mut []).is_ok() || self.plant.recv(&mut []).is_ok() {}
-        self.plant.set_nonblocking(true)?;
-        self.controller.set_nonblocking(true)
+        let plant = lab::greet(&self.plant, &self.controller)?;
+        self.controller.connect(plant)?;
+        lab::greet(&self.controller, &self.plant)?;
+        lab::drain(&self.controller)?;
+        lab::drain(&self.plant)
     }
 }
 
 /// The chains have kernel functions: what they redirect to a delayed link is delayed there.
-fn lab_text(name: &str, settings: &[Setting]) -> String {
+fn lab_text(name: &str, settings: &[Setting], unchained: usize) -> String {
     let (mut hosts, mut links, mut chains) = (String::new(), String::new(), String::new());
     for (number, setting) in settings.iter().enumerate() {
         let (port, plant) = (PORT + number as u16, format!("plant-{number}"));
@@ -135,6 +99,9 @@ fn lab_text(name: &str, settings: &[Setting]) -> String {
             links,
             "    - {{ ends: [ {plant}, s ], delay: {half_us}us }}"
         );
+        if number < unchained {
+            continue;
+        }
         for (chain, reverse, packets, ingress, egress) in [
             (
                 "sensor",
@@ -175,10 +142,11 @@ mod tests {
 
     #[test]
     fn the_lab_is_valid() {
-        let text = lab_text("lab", &super::super::SETTINGS);
+        let text = lab_text("lab", &super::super::SETTINGS, 0);
         let objects = crate::agents::chain_source(text).parse_objects().unwrap();
         let lab = &objects.topologies[0];
         assert_eq!(lab.hosts[0].addresses[0].address, CONTROLLER);
+        assert_eq!(lab::address_of(0), CONTROLLER);
         assert_eq!((lab.hosts.len(), objects.chains.len()), (6, 10));
         let link = lab.link("plant-0-s").unwrap();
         assert_eq!(link.impairments.delay_ns, 25_000_000);
