@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_dearest_function_bounds_fixed_slices() {
-        // In three slices of 100 us, of which a switch takes 3 us, the first one passes 970 packets.
+        // In three slices of 100 us, less 3 us for a switch, the first one passes 970 packets.
         let seen = simulated_mpps(&[100.0, 50.0, 50.0], 3);
         let expected = 970.0 / 300.0;
         assert!((seen / expected - 1.0).abs() < 0.1, "{seen}, {expected}");

@@ -145,9 +145,9 @@ impl Boxes {
 fn find_child(parent: u32, option: &str) -> Result<Option<u32>, Error> {
     let is_wanted =
         |arguments: &[String]| arguments.get(1..3) == Some(&["preemptor".into(), option.into()]);
-    let found = procfs::find_processes(is_wanted)?.into_iter();
+    let mut found = procfs::find_processes(is_wanted)?.into_iter();
     let is_child = |pid: &u32| procfs::Stat::read(*pid).is_ok_and(|stat| stat.parent == parent);
-    Ok(found.filter(is_child).next())
+    Ok(found.find(is_child))
 }
 
 fn internal(text: &str) -> Error {
