@@ -144,7 +144,7 @@ def _export(export: Process, store: Process, deadline: float) -> None:
 
 
 def _failed(process: Process, reason: str) -> CommandError:
-    command = " ".join(process.args)
+    command = " ".join(" ".join(process.args).split())
     shown = command if len(command) <= 80 else f"{command[:80]}..."
     return CommandError(
         f"{process.host}: the state hook `{shown}`: {reason}; the old service stays",
