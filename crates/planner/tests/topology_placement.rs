@@ -1,5 +1,6 @@
 //! Places chains on the nodes of topologies, as `plan` and the agent do.
 
+use myelin_planner::admission::Ledger;
 use myelin_planner::calculus::SECOND;
 use myelin_planner::placement::{Placement, Refusal, TopologyNetwork, place_on};
 use myelin_planner::{Costs, Machine, plan};
@@ -41,7 +42,13 @@ fn placed(text: &str) -> Result<Placement, Refusal> {
     let Objects { chains, topologies } = read(text);
     let costs = Costs::default();
     let planned = plan(&chains[0], &costs, &Machine::with_end_hosts(CORES)).unwrap();
-    place_on(&topologies[0], &chains[0], &planned, &costs, CORES)
+    place_on(
+        &topologies[0],
+        (&chains[0], &planned),
+        &costs,
+        CORES,
+        &Ledger::default(),
+    )
 }
 
 fn nodes(placement: &Placement) -> Vec<&str> {
@@ -89,8 +96,9 @@ fn refusals_name_function_and_host() {
 
 #[test]
 fn nodes_without_a_limit_share_the_cores_of_the_machine() {
-    let topology = &read(FILE).topologies[0];
-    let lab = TopologyNetwork::new(topology, &Costs::default(), CORES);
+    let Objects { chains, topologies } = read(FILE);
+    let running = (&Ledger::default(), &chains[0].sla);
+    let lab = TopologyNetwork::new(&topologies[0], &Costs::default(), CORES, running);
     let [n1, n2, n3] = &lab.network.nodes[..] else {
         panic!("{lab:?}");
     };

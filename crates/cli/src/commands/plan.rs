@@ -111,7 +111,7 @@ fn place(
         return Ok(None);
     };
     let cores = myelin_linux::affinity::highest_core() + 1;
-    let placed = placement::place_on(topology, chain, plan, costs, cores);
+    let placed = placement::place_on(topology, (chain, plan), costs, cores, &Ledger::default());
     let placed = placed.map_err(|refusal| {
         ApiError::failed(format!(
             "{}: chain `{}`: {refusal}",
