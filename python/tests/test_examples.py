@@ -63,6 +63,22 @@ class Scripts(AgentTest):
         self.assertRegex(output, r"the client sent [1-9][0-9]+ datagrams, 0 without an answer")
         self.assertEqual(self.client.containers(), [])
 
+    def need(self, *programs: str) -> None:
+        """Skips the test where a program is missing."""
+        for program in programs:
+            if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+                self.skipTest(f"{program} is not installed")
+
+    def test_learning_switch(self) -> None:
+        self.need("ovs-vswitchd", "osken-manager")
+        output = self.example("learning_switch.py")
+        self.assertIn("without a controller: 0 answers", output)
+        self.assertIn("with the controller: 3 answers", output)
+        # A flow for each direction.
+        self.assertIn("s1 has learned 2 flows", output)
+        self.assertIn("s2 has learned 2 flows", output)
+        self.assertIn("the controller has ended: 3 answers", output)
+
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
         self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)
