@@ -79,6 +79,16 @@ class Scripts(AgentTest):
         self.assertIn("s2 has learned 2 flows", output)
         self.assertIn("the controller has ended: 3 answers", output)
 
+    def test_slicing(self) -> None:
+        self.need("ovs-vswitchd", "osken-manager")
+        output = self.example("slicing.py")
+        self.assertIn("red's r1 reaches r2\n", output)
+        beside, limited = re.findall("blue receives ([0-9]+) of 25 answers, in a mean of ([0-9.]+) ms", output)
+        # Red fills the queue of the link, 150 ms; with its limit the queue is empty.
+        self.assertLess(int(beside[0]), 25, output)
+        self.assertEqual(int(limited[0]), 25, output)
+        self.assertGreater(float(beside[1]), 2 * float(limited[1]), output)
+
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
         self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)
