@@ -89,6 +89,19 @@ class Scripts(AgentTest):
         self.assertEqual(int(limited[0]), 25, output)
         self.assertGreater(float(beside[1]), 2 * float(limited[1]), output)
 
+    def test_vpn(self) -> None:
+        self.need("wireguard-go", "wg")
+        output = self.example("vpn.py")
+        self.assertEqual(output.count("h2 receives: the treasure is under the oak\n"), 2)
+        self.assertIn("the middle reads the message: True\n", output)
+        self.assertIn("the middle reads the message in the tunnel: False\n", output)
+        # The handshake, the message, and the answers to the handshake.
+        counts = re.findall("(?:to|back): ([0-9]+) encrypted datagrams in, ([0-9]+) out", output)
+        self.assertEqual(len(counts), 2, output)
+        for entered, left in counts:
+            self.assertGreater(int(entered), 0, output)
+            self.assertEqual(entered, left)
+
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
         self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)
