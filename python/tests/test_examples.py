@@ -102,6 +102,15 @@ class Scripts(AgentTest):
             self.assertGreater(int(entered), 0, output)
             self.assertEqual(entered, left)
 
+    def test_coding(self) -> None:
+        output = self.example("coding.py")
+        plain, coded = (float(lost) for lost in re.findall("coding: ([0-9.]+) % lost", output))
+        # Six standard deviations of a loss of 10 % of 2000 datagrams.
+        self.assertGreater(plain, 6.0, output)
+        self.assertLess(coded, plain / 4, output)
+        recovered = re.findall("the decoder recovered ([0-9]+) datagrams", output)
+        self.assertGreater(int(recovered[0]), 100, output)
+
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
         self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)
