@@ -111,6 +111,13 @@ class Scripts(AgentTest):
         recovered = re.findall("the decoder recovered ([0-9]+) datagrams", output)
         self.assertGreater(int(recovered[0]), 100, output)
 
+    def test_l2fwd(self) -> None:
+        self.need("dpdk-testpmd")
+        output = self.example("l2fwd.py")
+        self.assertIn("h2 receives 100 of 100 frames", output)
+        self.assertIn("their source is that of h1: False", output)
+        self.assertIn("l2fwd-2: 100 packets in", output)
+
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
         self.assertEqual(names, {name[5:] for name in dir(self) if name.startswith("test_")} & names)
