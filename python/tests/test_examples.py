@@ -20,6 +20,26 @@ metadata: { name: @lab }
 spec: { hosts: [ h1, h2 ], switches: [ s1, s2 ], links: [ { ends: [ h1, s1 ] }, { ends: [ h2, s1 ] }, { ends: [ s1, s2 ] } ] }
 """
 
+# Moves the slider of the pendulum's window, without a screen.
+SLIDER = """
+import sys
+sys.path.append({!r})
+import matplotlib
+matplotlib.use("agg")
+from matplotlib import pyplot, widgets
+import pendulum
+net, chains = pendulum.load()
+with net:
+    net.start()
+    net.up(*chains, force=True)
+    window = pendulum.Window(pendulum.Loop(net), pyplot, widgets)
+    window.slider.set_val(60)
+    before = list(window.line.get_ydata())
+    window.draw()
+    delay_ns = net.link("plant", "s").status.impairments.delay_ns
+    print(f"{{delay_ns}} ns in each direction, the figure moves: {{before != list(window.line.get_ydata())}}")
+"""
+
 
 class Scripts(AgentTest):
     def start(self, *command: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -117,6 +137,18 @@ class Scripts(AgentTest):
         self.assertIn("h2 receives 100 of 100 frames", output)
         self.assertIn("their source is that of h1: False", output)
         self.assertIn("l2fwd-2: 100 packets in", output)
+
+    def test_pendulum(self) -> None:
+        output = self.example("pendulum.py", "10", "80")
+        self.assertIn(" 10 ms: stands", output)
+        self.assertIn(" 80 ms: falls", output)
+        for entered, left in re.findall("(?:sensor|motor): ([0-9]+) datagrams in, ([0-9]+) out", output):
+            self.assertGreater(int(entered), 1000, output)
+            self.assertGreaterEqual(int(left), 0.9 * int(entered), output)
+
+    def test_pendulum_has_a_slider(self) -> None:
+        done = self.start(sys.executable, "-c", SLIDER.format(str(ROOT / "python/examples")))
+        self.assertEqual((done.returncode, done.stdout), (0, "30000000 ns in each direction, the figure moves: True\n"), done.stderr)
 
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}
