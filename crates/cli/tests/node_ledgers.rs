@@ -144,7 +144,10 @@ fn two_nodes_that_decide_at_once_do_not_promise_the_same_time() {
             let arguments = ["--node", node, "up", file.to_str().unwrap()];
             let mut client = myelin.command(&arguments);
             let quiet = client.stdout(std::process::Stdio::null());
-            (node, quiet.stderr(std::process::Stdio::null()).spawn().unwrap())
+            (
+                node,
+                quiet.stderr(std::process::Stdio::null()).spawn().unwrap(),
+            )
         });
         let codes = clients.map(|(node, mut client)| (node, client.wait().unwrap().code()));
         let admitted = codes.iter().filter(|(_, code)| *code == Some(0));
