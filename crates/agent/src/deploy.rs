@@ -391,9 +391,8 @@ fn describe_up(running: &RunningChain, change: Change, rendering_ms: f64) -> Cha
 /// Returns the costs on the agent's share of the cores.
 fn load_costs_of(node: &Node) -> Result<Costs, ApiError> {
     let costs = load_costs()?;
-    let cores = myelin_linux::affinity::highest_core() + 1;
     Ok(match node.parts.share {
-        Some(share) => costs.on_share(share, cores),
+        Some(share) => costs.on_share(share),
         None => costs,
     })
 }

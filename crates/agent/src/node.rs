@@ -28,6 +28,7 @@ mod log;
 pub(crate) mod netem;
 pub(crate) mod node_agents;
 pub(crate) mod openflow;
+pub(crate) mod peers;
 pub(crate) mod port_faults;
 pub(crate) mod port_state;
 pub(crate) mod ports;
@@ -66,6 +67,7 @@ use cpu_latency::CpuLatencies;
 use devices::Devices;
 use discipline::Disciplines;
 use ledger::NodeLedger;
+use peers::Peers;
 use ports::Ports;
 use preemptor::Preemptors;
 use reserved::ReservedNames;
@@ -165,6 +167,7 @@ impl Node {
         let share = cgroup.as_deref().map(share_of).transpose()?.flatten();
         let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
+        let ledger = NodeLedger::with_peers(Peers::new(run_dir, &journal))?;
         let (plane, pin_dir) = open_plane(run_dir, &journal)?;
         let plane = Arc::new(plane);
         let cores = Arc::new(Cores::new(Preemptors {
@@ -178,7 +181,7 @@ impl Node {
             chains: Chains::default(),
             topologies: Topologies::default(),
             spans: Spans::default(),
-            ledger: NodeLedger::default(),
+            ledger,
             interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),
             cancellations: AtomicU64::new(0),

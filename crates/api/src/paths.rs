@@ -77,6 +77,20 @@ impl RunDir {
         Self(self.nodes().join(format!("{topology}.{node}")))
     }
 
+    /// The directory of the machine's agent, and the topology and name of the node, if this is the
+    /// directory of a node's agent.
+    pub fn machine_of_node(&self) -> Option<(Self, &str, &str)> {
+        let nodes = self.0.parent()?;
+        let machine = Self(nodes.parent()?.to_owned());
+        let (topology, node) = self.0.file_name()?.to_str()?.split_once('.')?;
+        (machine.nodes() == nodes).then_some((machine, topology, node))
+    }
+
+    /// The bookings of the agent's chains, for the other agents of the machine.
+    pub fn bookings(&self) -> PathBuf {
+        self.0.join("bookings.json")
+    }
+
     /// The run directories of the agents of nodes: `TOPOLOGY.NODE`.
     pub fn nodes(&self) -> PathBuf {
         self.0.join("nodes")
@@ -181,5 +195,9 @@ mod tests {
             RunDir::resolve(Some(Path::new("/run/myelin"))).id()
         );
         assert_eq!(one.id().len(), 8);
+        assert_eq!(one.machine_of_node(), None);
+        let node = one.of_node("line", "n1");
+        let machine = node.machine_of_node();
+        assert_eq!(machine, Some((one, "line", "n1")));
     }
 }

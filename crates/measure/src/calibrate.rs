@@ -144,6 +144,7 @@ pub fn calibrate(
         worst_case,
         in_burst: crowd.map(|crowd| crowd.in_burst),
         slice_ns: slice.as_nanos() as u64,
+        pause_ns: 0,
         slice_from,
     })
 }

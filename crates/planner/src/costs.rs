@@ -184,6 +184,9 @@ pub struct Costs {
     /// scheduler's slice, or its tick if that is longer.
     #[serde(default = "default_slice_ns")]
     pub slice_ns: u64,
+    /// Longest time in which the control group of the agent may not run although it has work, ns.
+    #[serde(skip)]
+    pub pause_ns: u64,
     /// Source of `slice_ns`.
     #[serde(default)]
     pub slice_from: String,
@@ -277,6 +280,7 @@ impl Default for Costs {
             worst_case: default_worst_case(),
             in_burst: None,
             slice_ns: default_slice_ns(),
+            pause_ns: 0,
             slice_from: String::new(),
         }
     }

@@ -1,7 +1,6 @@
 //! Costs on a share of the machine's cores: of an agent whose control group has a quota.
 
 use crate::Costs;
-use crate::costs::{DEFAULT_STALL_NS, Stall};
 
 /// The whole core, millionths.
 const WHOLE_PPM: u32 = 1_000_000;
@@ -34,21 +33,12 @@ impl CoreShare {
 
 impl Costs {
     /// Returns the costs for processes with this share of each core. Work takes longer in the worst
-    /// case, and each core stalls for the pause too.
+    /// case, and waits for the pause too.
     #[must_use]
-    pub fn on_share(mut self, share: CoreShare, cores: u32) -> Self {
+    pub fn on_share(mut self, share: CoreShare) -> Self {
         let ppm = share.ppm.clamp(1, WHOLE_PPM);
         self.worst_case *= f64::from(WHOLE_PPM) / f64::from(ppm);
-        let stalls = self.stalls.values().map(|stall| stall.stall_ns);
-        let worst_ns = stalls.max().unwrap_or(DEFAULT_STALL_NS);
-        for core in 0..cores {
-            let stall = self.stalls.entry(core).or_insert(Stall {
-                stall_ns: worst_ns,
-                ..Stall::default()
-            });
-            stall.stall_ns = stall.stall_ns.saturating_add(share.pause_ns);
-        }
-        self.slice_ns = self.slice_ns.saturating_add(share.pause_ns);
+        self.pause_ns = self.pause_ns.saturating_add(share.pause_ns);
         self
     }
 }
@@ -74,9 +64,8 @@ mod tests {
             ppm: 250_000,
             pause_ns: 15_000_000,
         };
-        let part = whole.clone().on_share(share, 2);
+        let part = whole.clone().on_share(share);
         assert!((part.worst_case - 4.0 * whole.worst_case).abs() < 1e-9);
-        let stalls: Vec<u64> = part.stalls.values().map(|stall| stall.stall_ns).collect();
-        assert_eq!(stalls, [15_000_000 + DEFAULT_STALL_NS; 2]);
+        assert_eq!(part.pause_ns, 15_000_000);
     }
 }

@@ -1,18 +1,18 @@
 //! Tests that placements keep all constraints, and that `delay` finds good ones.
 
-use std::collections::BTreeMap;
+#[allow(dead_code)]
+#[path = "common/networks.rs"]
+mod networks;
 
-use myelin_packet::traffic::{Bucket, Profile};
-use myelin_planner::admission::Work;
-use myelin_planner::calculus::{ArrivalCurve, LeakyBucket, RateLatency, SECOND};
+use myelin_packet::traffic::Profile;
 use myelin_planner::placement::{
-    CoreRoom, Demand, LinkRoom, Network, NodeRoom, Placement, Refusal, Request, place,
+    CoreRoom, Demand, LinkRoom, Network, NodeRoom, Refusal, Request, place,
 };
 use myelin_spec::PlacementAlgorithm::{
     self, Delay, LeastConnections, LoadBalancing, LoadBalancingLeastConnections, Optimal,
     RoundRobin,
 };
-use myelin_spec::{Effect, Space};
+use networks::{MIB, US, check, core, demand, drawn, nodes_of, request};
 use proptest::prelude::*;
 
 const ALL: [PlacementAlgorithm; 6] = [
@@ -23,22 +23,6 @@ const ALL: [PlacementAlgorithm; 6] = [
     Optimal,
     Delay,
 ];
-const US: u128 = SECOND / 1_000_000;
-const MIB: u64 = 1 << 20;
-/// The longest frame, bytes.
-const LONGEST: u128 = 1518;
-
-fn core(load_percent: u128) -> CoreRoom {
-    CoreRoom {
-        number: 0,
-        service: RateLatency::core(20 * US),
-        load: ArrivalCurve::of(LeakyBucket::new(
-            load_percent * US / 10,
-            SECOND / 100 * load_percent,
-        )),
-        longest_fs: None,
-    }
-}
 
 /// Nodes with one core each around a switch. The ends are hosts at the switch.
 fn star(cores: Vec<CoreRoom>, link_us: u128) -> Network {
@@ -63,48 +47,8 @@ fn star(cores: Vec<CoreRoom>, link_us: u128) -> Network {
     }
 }
 
-fn demand(name: &str, packet_ns: u128) -> Demand {
-    Demand {
-        name: name.to_owned(),
-        work: Work {
-            packet_fs: packet_ns * US / 1000,
-            byte_fs: 0,
-        },
-        space: Space::Kernel,
-        effect: Effect::default(),
-        memory_bytes: 0,
-        node: None,
-        anti_affinity: None,
-    }
-}
-
-/// A chain with 20 kpps between the two hosts of a star with this number of nodes.
-fn request(functions: Vec<Demand>, nodes: usize) -> Request {
-    Request {
-        functions,
-        profile: Profile {
-            packets: Some(Bucket::new(20_000, 24).unwrap()),
-            bits: None,
-        },
-        latency_ns: None,
-        part: Work {
-            packet_fs: US / 2,
-            byte_fs: 0,
-        },
-        crossing: Work::default(),
-        ingress: nodes,
-        egress: nodes + 1,
-        end_nodes: [None, None],
-    }
-}
-
 fn four_functions() -> Vec<Demand> {
     ["a", "b", "c", "d"].map(|name| demand(name, 1000)).into()
-}
-
-fn nodes_of(placement: &Placement) -> Vec<&str> {
-    let functions = placement.functions.iter();
-    functions.map(|function| function.node.as_str()).collect()
 }
 
 /// Four functions on two equal nodes (dissertation, Figure 2.2).
@@ -282,148 +226,6 @@ fn chain_without_a_rate_is_placed() {
     for algorithm in ALL {
         place(&network, &request, algorithm, 1).unwrap();
     }
-}
-
-/// A network and a chain that a test draws.
-#[derive(Debug, Clone)]
-struct Drawn {
-    network: Network,
-    request: Request,
-}
-
-/// Nodes in a tree with switches at random places; some share cores.
-fn drawn() -> impl Strategy<Value = Drawn> {
-    let node = (1_usize..3, 1_u64..6, 0_usize..9);
-    let of_core = (0_u128..90, prop::option::of(40_u128..400));
-    let function = (
-        100_u128..15_000,
-        0_u64..3,
-        prop::option::of(0_usize..9),
-        prop::option::of(0_u8..2),
-    );
-    let link = (0_usize..9, 1_u128..200, prop::option::of(300_u64..1000));
-    (
-        prop::collection::vec(node, 1..=5),
-        prop::collection::vec(of_core, 1..=5),
-        prop::collection::vec(function, 1..=5),
-        prop::collection::vec(link, 9),
-        0_usize..9,
-        0_usize..9,
-    )
-        .prop_map(|(nodes, cores, functions, links, ingress, egress)| {
-            let count = nodes.len();
-            let vertices = count + 3;
-            let cores: Vec<_> = (0..)
-                .zip(&cores)
-                .map(|(number, (load, longest_us))| CoreRoom {
-                    number,
-                    longest_fs: longest_us.map(|us| us * US),
-                    ..core(*load)
-                })
-                .collect();
-            let nodes = nodes
-                .iter()
-                .enumerate()
-                .map(|(number, (width, memory, first))| NodeRoom {
-                    name: format!("n{number}"),
-                    cores: (0..(*width).min(cores.len()))
-                        .map(|more| (first + more) % cores.len())
-                        .collect(),
-                    memory_bytes: memory * MIB,
-                });
-            let link = |(vertex, (to, us, rate)): (usize, &(usize, u128, Option<u64>))| LinkRoom {
-                name: format!("l{vertex}"),
-                ends: [vertex, to % vertex],
-                delay_fs: us * US,
-                rate_bps: rate.map(|mbps| mbps * 1_000_000),
-                load: Default::default(),
-            };
-            let functions =
-                functions
-                    .iter()
-                    .enumerate()
-                    .map(|(number, (ns, memory, node, key))| Demand {
-                        memory_bytes: memory * MIB,
-                        // Few functions are fixed.
-                        node: node
-                            .filter(|node| *node < count && number == 1)
-                            .map(|node| format!("n{node}")),
-                        anti_affinity: key.filter(|key| *key == 0).map(|_| "x".to_owned()),
-                        ..demand(&format!("f{number}"), *ns)
-                    });
-            Drawn {
-                request: Request {
-                    ingress: ingress % vertices,
-                    egress: egress % vertices,
-                    ..request(functions.collect(), count)
-                },
-                network: Network {
-                    nodes: nodes.collect(),
-                    others: 3,
-                    links: (1..vertices).zip(&links).map(link).collect(),
-                    cores,
-                },
-            }
-        })
-}
-
-/// Checks all constraints with plain sums.
-fn check(drawn: &Drawn, placement: &Placement) {
-    let Drawn { network, request } = drawn;
-    let nodes = nodes_of(placement);
-    let (mut memory, mut rates) = (BTreeMap::new(), BTreeMap::new());
-    for (position, function) in request.functions.iter().enumerate() {
-        let node = nodes[position];
-        if let Some(fixed) = &function.node {
-            assert_eq!(node, fixed);
-        }
-        let key = &function.anti_affinity;
-        let same = (0..position).filter(|other| request.functions[*other].anti_affinity == *key);
-        assert!(key.is_none() || same.into_iter().all(|other| nodes[other] != node));
-        *memory.entry(node).or_insert(0) += function.memory_bytes;
-    }
-    for (node, bytes) in memory {
-        let room = network.nodes.iter().find(|room| room.name == node).unwrap();
-        assert!(bytes <= room.memory_bytes, "{node}: {bytes}");
-    }
-    let mut next = 0;
-    for part in &placement.parts {
-        assert_eq!(part.functions.start, next);
-        next = part.functions.end;
-        assert!(
-            nodes[part.functions.clone()]
-                .iter()
-                .all(|node| *node == part.node)
-        );
-        let work = request.functions[part.functions.clone()].iter();
-        let packet_fs = work.fold(request.part.packet_fs, |sum, one| {
-            sum + one.work.frame_fs(LONGEST)
-        });
-        let room = network
-            .nodes
-            .iter()
-            .find(|room| room.name == part.node)
-            .unwrap();
-        assert!(
-            room.cores
-                .iter()
-                .any(|core| network.cores[*core].number == part.core)
-        );
-        *rates.entry(part.core).or_insert(0) += 20_000 * packet_fs;
-        // A burst takes at least the time of its own work.
-        assert!(u128::from(part.delay_ns) * US / 1000 >= 24 * packet_fs);
-        let core = &network.cores[part.core as usize];
-        let longest_fs = core.longest_fs.unwrap_or(u128::MAX);
-        assert!(u128::from(part.delay_ns - 1) * US / 1000 <= longest_fs);
-    }
-    assert_eq!(next, request.functions.len());
-    for (core, rate) in rates {
-        let load = network.cores[core as usize].load.long().rate;
-        assert!(load + rate <= SECOND, "core {core}");
-    }
-    let parts: u64 = placement.parts.iter().map(|part| part.delay_ns).sum();
-    let sum = parts + placement.links_ns;
-    assert!(placement.delay_ns.abs_diff(sum) <= placement.parts.len() as u64 + 1);
 }
 
 proptest! {

@@ -1,9 +1,10 @@
 //! Places chains on the nodes of topologies, as `plan` and the agent do.
 
+use myelin_planner::admission::Ledger;
 use myelin_planner::calculus::SECOND;
-use myelin_planner::placement::{Placement, Refusal, TopologyNetwork, place_on};
-use myelin_planner::{Costs, Machine, plan};
-use myelin_spec::{NoFiles, Objects, Source, parse_objects};
+use myelin_planner::placement::{Placement, Refusal, Running, TopologyNetwork, place_on};
+use myelin_planner::{Costs, Machine, Plan, plan};
+use myelin_spec::{NoFiles, Objects, ServiceChain, Source, parse_objects};
 
 /// A host at each end of three nodes in a row.
 const FILE: &str = "
@@ -38,10 +39,25 @@ fn read(text: &str) -> Objects {
 }
 
 fn placed(text: &str) -> Result<Placement, Refusal> {
+    placed_beside(text, &[])
+}
+
+fn placed_beside(text: &str, chains: &[(&ServiceChain, &Plan)]) -> Result<Placement, Refusal> {
+    let running = Running {
+        ledger: &Ledger::default(),
+        chains,
+    };
+
     let Objects { chains, topologies } = read(text);
     let costs = Costs::default();
     let planned = plan(&chains[0], &costs, &Machine::with_end_hosts(CORES)).unwrap();
-    place_on(&topologies[0], &chains[0], &planned, &costs, CORES)
+    place_on(
+        &topologies[0],
+        (&chains[0], &planned),
+        &costs,
+        CORES,
+        running,
+    )
 }
 
 fn nodes(placement: &Placement) -> Vec<&str> {
@@ -87,10 +103,37 @@ fn refusals_name_function_and_host() {
     assert!(matches!(placed(&late), Err(Refusal::Latency { .. })));
 }
 
+/// Two chains of 5 kpps with the longest frames exceed 100 Mbit/s.
+#[test]
+fn running_chains_take_bandwidth_and_memory() {
+    let text = FILE.replace("rate: 1kpps", "rate: 5kpps");
+    let mut first = read(&text).chains.remove(0);
+    let planned = plan(&first, &Costs::default(), &Machine::with_end_hosts(CORES)).unwrap();
+    let placement = placed(&text).unwrap();
+    for (function, place) in first.functions.iter_mut().zip(placement.functions) {
+        function.node = Some(place.node);
+    }
+    let beside = |chain: &ServiceChain, text: &str| placed_beside(text, &[(chain, &planned)]);
+    let refusal = beside(&first, &text).unwrap_err().to_string();
+    assert!(refusal.contains("bandwidth"), "{refusal}");
+    assert!(beside(&first, &FILE.replace("burst: 8", "burst: 9")).is_ok());
+
+    // The last function must run on `n3`, which has 64 MiB.
+    let needs = |mib: u64| {
+        let limit = format!("name: c, kind: forward, limits: {{ memory: {mib}MiB }}");
+        FILE.replace("name: c, kind: forward", &limit)
+    };
+    first.functions[2].sandbox.limits.memory_bytes = Some(40 << 20);
+    assert!(beside(&first, &needs(24)).is_ok());
+    let refusal = beside(&first, &needs(25)).unwrap_err().to_string();
+    assert!(refusal.contains("memory"), "{refusal}");
+}
+
 #[test]
 fn nodes_without_a_limit_share_the_cores_of_the_machine() {
-    let topology = &read(FILE).topologies[0];
-    let lab = TopologyNetwork::new(topology, &Costs::default(), CORES);
+    let Objects { chains, topologies } = read(FILE);
+    let running = (&Ledger::default(), &chains[0].sla);
+    let lab = TopologyNetwork::new(&topologies[0], &Costs::default(), CORES, running);
     let [n1, n2, n3] = &lab.network.nodes[..] else {
         panic!("{lab:?}");
     };

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{PartTakers, PlacedPart, SpanPlan, SpanRequest};
-use myelin_planner::{Machine, Plan, PortKind, placement};
+use myelin_planner::admission::{Ledger, name_at_peer, peer_of_node};
+use myelin_planner::placement::{self, Running};
+use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
 
@@ -175,7 +177,11 @@ fn up_one(
     }
     let plan = plan_whole(&chain)?;
     let declared = chain.clone();
-    place(&nodes, &mut chain, &plan)?;
+    match previous.filter(|old| old.declared == declared && has_all_parts(&nodes, old)) {
+        // Chains that came later do not move a chain whose description is the same.
+        Some(old) => chain.clone_from(&old.chain),
+        None => place(&nodes, &mut chain, &plan, previous.map(Arc::as_ref))?,
+    }
     let starts = start_agents(&nodes, &chain)?;
     let build = |path, generation| {
         let costs: Vec<f64> = plan
@@ -252,8 +258,13 @@ fn start_agents(
     Ok(starts)
 }
 
-/// Chooses the nodes of the functions that name none.
-fn place(nodes: &Nodes<'_>, chain: &mut ServiceChain, plan: &Plan) -> Result<(), ApiError> {
+/// Chooses the nodes of the functions that name none, where the running chains leave room.
+fn place(
+    nodes: &Nodes<'_>,
+    chain: &mut ServiceChain,
+    plan: &Plan,
+    previous: Option<&RunningSpan>,
+) -> Result<(), ApiError> {
     if chain
         .functions
         .iter()
@@ -266,9 +277,24 @@ fn place(nodes: &Nodes<'_>, chain: &mut ServiceChain, plan: &Plan) -> Result<(),
     let costs = super::load_costs()?;
     let is_trusted = |name: &str| nodes.agent(name).is_ok_and(NodeAgent::is_trusted);
     let trusted = topology.with_nodes(&is_trusted);
-    let place_on = |topology| placement::place_on(topology, chain, plan, &costs, cores);
-    // Without another choice, the functions wait for the agent of a node that was silent.
-    let placed = place_on(&trusted).or_else(|_| place_on(&topology));
+    let running = running_beside(nodes, previous)?;
+    let spans = nodes.node.spans.all();
+    let spans = spans
+        .iter()
+        .filter(|span| span.topology == nodes.topology.name && span.chain.name != chain.name);
+    let chains: Vec<_> = spans.map(|span| (&span.chain, &span.plan)).collect();
+    let place_on = |topology, ledger: &Ledger| {
+        let running = Running {
+            ledger,
+            chains: &chains,
+        };
+        placement::place_on(topology, (chain, plan), &costs, cores, running)
+    };
+    let placed = place_on(&trusted, &running)
+        // The agents know all details, and their refusals name the chains that take the room.
+        .or_else(|_| place_on(&trusted, &Ledger::default()))
+        // Without another choice, the functions wait for the agent of a node that was silent.
+        .or_else(|_| place_on(&topology, &Ledger::default()));
     let placed = placed.map_err(|refusal| {
         ApiError::refused(format!(
             "{}: chain `{}`: {refusal}",
@@ -286,6 +312,17 @@ fn place(nodes: &Nodes<'_>, chain: &mut ServiceChain, plan: &Plan) -> Result<(),
         function.node = Some(place.node);
     }
     Ok(())
+}
+
+/// Returns the chains of all agents of the machine, without the parts of a previous generation.
+fn running_beside(nodes: &Nodes<'_>, previous: Option<&RunningSpan>) -> Result<Ledger, ApiError> {
+    let mut running = nodes.node.ledger.of_machine()?;
+    let parts = previous.iter().flat_map(|old| &old.deployment.parts);
+    for NewPart { at: part, .. } in parts {
+        let peer = peer_of_node(&nodes.topology.name, &part.node);
+        running.remove(&name_at_peer(&part.name, &peer));
+    }
+    Ok(running)
 }
 
 /// Plans the whole, as if one node had all functions: refuses what no node can hold.

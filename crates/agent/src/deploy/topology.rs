@@ -135,6 +135,7 @@ pub(crate) fn make<'a>(
         line.impair_from(0, &node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         netem::impair_from(0, &network).map_err(failed)?;
+        node.ledger.share()?;
         let nodes = NodeAgent::start_all(&node.parts, &network)
             .map_err(|error| ApiError::failed(format!("{place}: topology `{name}`: {error}")))?;
         let openflow = OpenFlow::start(&node.parts, &network)

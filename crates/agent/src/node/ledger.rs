@@ -2,6 +2,8 @@
 //!
 //! The ledger decides on the chains of a file in one step, all or none. While a chain changes, the
 //! ledger holds both generations, so no other chain gets resources that either generation needs.
+//!
+//! Other agents of the machine may share its cores (`peers`): their bookings count too.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use myelin_planner::{Costs, Machine, Plan};
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
+use crate::node::peers::{Peers, PeersGuard};
 use crate::pool::lock;
 
 /// Interval at which a waiting request checks for its cancellation.
@@ -24,6 +27,8 @@ pub(crate) struct NodeLedger(Arc<SharedLedger>);
 struct SharedLedger {
     state: Mutex<LedgerState>,
     changed: Condvar,
+    /// The other agents of the machine; `None` without any.
+    peers: Option<Peers>,
 }
 
 #[derive(Default)]
@@ -31,6 +36,8 @@ struct LedgerState {
     ledger: Ledger,
     /// Uncommitted changes of running chains: each will free the resources of one generation.
     open_changes: usize,
+    /// Whether other agents may share the cores.
+    is_shared: bool,
 }
 
 /// A chain to admit.
@@ -59,6 +66,63 @@ fn previous_name(chain: &str) -> String {
 }
 
 impl NodeLedger {
+    /// Creates the ledger of an agent. That of a topology's node shares its cores from the start,
+    /// and so does that of a machine where nodes of a killed agent may run.
+    ///
+    /// # Errors
+    /// The bookings cannot be written.
+    pub(crate) fn with_peers(peers: Peers) -> Result<Self, ApiError> {
+        let is_shared = peers.may_run();
+        let ledger = Self(Arc::new(SharedLedger {
+            peers: Some(peers),
+            ..SharedLedger::default()
+        }));
+        if is_shared {
+            ledger.share()?;
+        }
+        Ok(ledger)
+    }
+
+    /// Tells other agents the bookings from now on, and counts theirs.
+    ///
+    /// # Errors
+    /// The bookings cannot be written.
+    pub(crate) fn share(&self) -> Result<(), ApiError> {
+        let mut state = lock(&self.0.state);
+        state.is_shared = true;
+        publish(&state, self.hold_peers(&state)?)
+    }
+
+    /// Keeps other agents from decisions until the guard is dropped; `None` without other agents.
+    fn hold_peers(&self, state: &LedgerState) -> Result<Option<PeersGuard<'_>>, ApiError> {
+        let peers = self.0.peers.as_ref().filter(|_| state.is_shared);
+        peers.map(Peers::hold).transpose()
+    }
+
+    /// Tells other agents that resources are free.
+    fn publish_less(&self, state: &LedgerState) {
+        let held = self.hold_peers(state);
+        if let Err(error) = held.and_then(|held| publish(state, held)) {
+            // Other agents count too much until the next change.
+            tracing::error!(%error, "cannot free the bookings of a chain for other agents");
+        }
+    }
+
+    /// Returns the bookings of all agents of the machine.
+    ///
+    /// # Errors
+    /// The bookings of another agent cannot be read.
+    pub(crate) fn of_machine(&self) -> Result<Ledger, ApiError> {
+        let state = lock(&self.0.state);
+        let mut all = state.ledger.clone();
+        let held = self.hold_peers(&state)?;
+        let others = held.map_or(Ok(Vec::new()), |held| held.read())?;
+        for booking in others {
+            all.insert(booking);
+        }
+        Ok(all)
+    }
+
     /// Decides whether the chains of a file fit next to all others, and books the chains. `decide`
     /// gets each plan with the ledger's decision, and may refuse the plan. The new generations may
     /// use the resources of the chains' current generations, in any order of the file.
@@ -74,6 +138,12 @@ impl NodeLedger {
     ) -> Result<Admission, ApiError> {
         let mut state = lock(&self.0.state);
         loop {
+            let held = self.hold_peers(&state)?;
+            let others = held.as_ref().map_or(Ok(Vec::new()), PeersGuard::read)?;
+            let others: Vec<Booking> = others
+                .into_iter()
+                .filter(|booking| !is_previous_path(booking, candidates))
+                .collect();
             let ledger = &mut state.ledger;
             let remove = |candidate: &Candidate<'_>| {
                 let name = &candidate.chain.name;
@@ -82,21 +152,34 @@ impl NodeLedger {
             let chains: Vec<_> = candidates.iter().map(remove).collect();
             let taken_over = candidates.iter().flat_map(|candidate| candidate.takes_over);
             let taken_over: Vec<_> = taken_over.filter_map(|name| ledger.remove(name)).collect();
+            for booking in &others {
+                ledger.insert(booking.clone());
+            }
             let decided = candidates.iter_mut().try_for_each(|candidate| {
                 let node = admission::Node {
                     costs,
                     machine: candidate.machine,
                     ledger,
                 };
-                refuse_core_conflict(ledger, candidate)?;
                 let booking =
                     admission::review(candidate.plan, candidate.chain, &node, candidate.site);
+                let sharers = held
+                    .as_ref()
+                    .and_then(|held| held.describe_sharers(&booking, &others))
+                    .unwrap_or_default();
+                refuse_core_conflict(ledger, candidate, &sharers)?;
+                if let Some(refusal) = &mut candidate.plan.refusal {
+                    refusal.push_str(&sharers);
+                }
                 decide(candidate.chain, candidate.plan)?;
                 ledger.insert(booking);
                 Ok(())
             });
             for booking in taken_over {
                 ledger.insert(booking);
+            }
+            for booking in &others {
+                ledger.remove(&booking.chain);
             }
             let Err(error) = decided else {
                 for (name, booking) in &chains {
@@ -111,12 +194,16 @@ impl NodeLedger {
                     is_committed: false,
                 };
                 state.open_changes += usize::from(admission.is_change());
-                return Ok(admission);
+                let published = publish(&state, held);
+                // Without an answer to other agents, the drop of `admission` restores all.
+                drop(state);
+                return published.map(|()| admission);
             };
             restore_bookings(ledger, chains);
             if state.open_changes == 0 || is_cancelled() {
                 return Err(error);
             }
+            drop(held);
             // The chain may fit after another change is committed.
             let waited = self.0.changed.wait_timeout(state, CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -125,7 +212,10 @@ impl NodeLedger {
 
     /// Removes the booking of a chain.
     pub(crate) fn remove(&self, chain: &str) {
-        lock(&self.0.state).ledger.remove(chain);
+        let mut state = lock(&self.0.state);
+        if state.ledger.remove(chain).is_some() {
+            self.publish_less(&state);
+        }
     }
 }
 
@@ -151,19 +241,42 @@ impl Drop for Admission {
             restore_bookings(&mut state.ledger, std::mem::take(&mut self.chains));
         }
         state.open_changes -= usize::from(is_change);
+        if is_change || !self.is_committed {
+            self.ledger.publish_less(&state);
+        }
         drop(state);
         self.ledger.0.changed.notify_all();
     }
 }
 
+/// Tells other agents the bookings.
+fn publish(state: &LedgerState, held: Option<PeersGuard<'_>>) -> Result<(), ApiError> {
+    held.map_or(Ok(()), |held| held.publish(&state.ledger))
+}
+
+/// Whether a booking of another agent is of a chain over nodes that a candidate continues on
+/// another path: its packets leave that path.
+fn is_previous_path(booking: &Booking, candidates: &[Candidate<'_>]) -> bool {
+    candidates.iter().any(|candidate| {
+        let part = candidate.chain.part.as_ref();
+        part.is_some_and(|part| booking.is_other_path_of(candidate.chain.whole(), part.path))
+    })
+}
+
 /// Refuses a chain whose worker cannot share its core with those there. `--force` changes nothing
 /// about that.
-fn refuse_core_conflict(ledger: &Ledger, candidate: &Candidate<'_>) -> Result<(), ApiError> {
+fn refuse_core_conflict(
+    ledger: &Ledger,
+    candidate: &Candidate<'_>,
+    sharers: &str,
+) -> Result<(), ApiError> {
     let chain = candidate.chain;
     let conflict = ledger.find_core_conflict(chain, candidate.plan);
     conflict.map_or(Ok(()), |why| {
         let (place, name) = (&chain.places.worker, &chain.name);
-        Err(ApiError::refused(format!("{place}: chain `{name}`: {why}")))
+        Err(ApiError::refused(format!(
+            "{place}: chain `{name}`: {why}{sharers}"
+        )))
     })
 }
 

@@ -15,6 +15,13 @@ const IDLE_EXIT: &str = "60s";
 /// Starts `PROGRAM agent` in its own process group, so the agent outlives the client and the
 /// client's terminal.
 pub(super) fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
+    if let Some((_, topology, node)) = run_dir.machine_of_node() {
+        // Started here, it would have another network namespace.
+        return Err(ApiError::failed(format!(
+            "the agent of the node `{topology}/{node}` has ended: the machine's agent starts it anew, so try again; \
+             `myelin ps {topology}` shows why an agent is not started anew"
+        )));
+    }
     let failed = |path: &str, error: std::io::Error| {
         ApiError::failed(format!("cannot start the agent: {path}: {error}"))
     };

@@ -2,6 +2,7 @@
 
 use myelin_packet::traffic::Profile;
 use myelin_spec::ServiceChain;
+use serde::{Deserialize, Serialize};
 
 use super::core_use::CoreUse;
 use super::flow::{self, Growth, Work};
@@ -13,10 +14,12 @@ use crate::costs::Costs;
 use crate::plan::Plan;
 
 /// A chain's entry in the ledger.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Booking {
     /// The chain's name.
     pub chain: String,
+    /// Of a part of a chain over nodes: the name of the whole, and its path.
+    pub part: Option<(String, u32)>,
     /// The promised delay, ns.
     pub latency_ns: Option<u64>,
     /// The policer's profile; unlimited without an agreed rate.
@@ -60,7 +63,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         Ok(path) => (path, None),
         Err(why) => {
             let path = ServerPath {
-                visits: shared_servers(chain, plan, site),
+                visits: shared_servers(chain, plan, costs, site),
                 ..ServerPath::default()
             };
             (path, Some(why))
@@ -70,6 +73,10 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
     let held_fs = held_fs.map(|held_fs| held_fs.saturating_add(path.hold.for_fs));
     Booking {
         chain: chain.name.clone(),
+        part: chain
+            .part
+            .as_ref()
+            .map(|part| (chain.whole().to_owned(), part.path)),
         latency_ns: sla.latency_ns,
         profile,
         policed: plan.policing.is_some(),
@@ -89,14 +96,14 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
 }
 
 /// Returns the servers that a chain without a bound shares.
-fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> {
+fn shared_servers(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Vec<Visit> {
     let visit = |resource| Visit {
         resource,
         work: Work::default(),
         returns: true,
         growth: Growth::none(site.longest_frame()),
     };
-    let port = (!chain.is_over_dpdk()).then(|| visit(site.port()));
+    let port = (!chain.is_over_dpdk()).then(|| visit(site.port(costs)));
     let worker = plan.worker.as_ref().map(|worker| {
         visit(Resource::Worker {
             core: worker.core,
@@ -108,6 +115,7 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
             devices: chain.is_over_dpdk(),
             rings: [1, 2].map(|queues| chain.worker.receive_ring(queues)),
             turn: None,
+            pause_fs: super::site::pause_fs(costs),
         })
     });
     port.into_iter().chain(worker).collect()
@@ -161,8 +169,14 @@ impl Booking {
     pub(super) fn min_lateness_fs(&self, platform: &Platform) -> u128 {
         let late = self.visits.iter().map(|visit| match &visit.resource {
             Resource::Worker {
-                core, wake_up_fs, ..
-            } => platform.stall_fs(*core).saturating_add(*wake_up_fs),
+                core,
+                wake_up_fs,
+                pause_fs,
+                ..
+            } => {
+                let late_fs = platform.stall_fs(*core).saturating_add(*wake_up_fs);
+                late_fs.saturating_add(*pause_fs)
+            }
             _ => 0,
         });
         late.max().unwrap_or(0)

@@ -17,7 +17,7 @@ pub(super) enum Unbounded {
     /// The agreed rates exceed the server's rate.
     Overload(Resource),
     /// Nothing limits the traffic of this chain.
-    Unpoliced { chain: String, at: Resource },
+    Unpoliced { chain: String, at: Box<Resource> },
     /// A packet returns to a core where another process polls, or a figure exceeds 128 bits.
     NotComputable(Resource),
     /// The chain's shaper may hold packets for any time.
@@ -26,7 +26,7 @@ pub(super) enum Unbounded {
     UnknownPath,
     /// More packets may wait for a worker than the ring from a port holds.
     Overflow {
-        at: Resource,
+        at: Box<Resource>,
         port: Box<Resource>,
         packets: u128,
         ring: u128,
@@ -332,7 +332,7 @@ impl<'a> Evaluator<'a> {
                 if let Some(chain) = &sums.unpoliced {
                     return Err(Unbounded::Unpoliced {
                         chain: chain.clone(),
-                        at: self.resource(server)?.clone(),
+                        at: Box::new(self.resource(server)?.clone()),
                     });
                 }
                 let index = path

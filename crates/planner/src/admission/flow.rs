@@ -3,12 +3,13 @@
 use myelin_packet::traffic::Profile;
 use myelin_spec::effect::MILLIONTHS;
 use myelin_spec::{AddedBytes, AddedPackets};
+use serde::{Deserialize, Serialize};
 
 use crate::calculus::{ArrivalCurve, LeakyBucket};
 use crate::frame::{self, SHORTEST};
 
 /// Worst-case cost of packets at a server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Cost of a packet, fs.
     pub packet_fs: u128,
@@ -44,7 +45,7 @@ impl Work {
 /// The change of traffic by the functions before a server. In the long run, each packet becomes at
 /// most `scale` packets. At most `extra` further packets leave at once. A packet grows by at most
 /// `bytes`, up to the length `longest`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Growth {
     /// Packets for each arriving packet, in parts of [`Growth::ONE`].
     pub(super) scale: u128,

@@ -195,6 +195,7 @@ impl Ledger {
             devices: false,
             rings: [0; 2],
             turn: None,
+            pause_fs: 0,
         };
         self.resources
             .range(first..)
@@ -202,8 +203,8 @@ impl Ledger {
             .map(|(_, number)| *number)
     }
 
-    #[cfg(test)]
-    pub(super) fn bookings(&self) -> impl Iterator<Item = &Booking> {
+    /// Returns the bookings of all chains, by name.
+    pub fn bookings(&self) -> impl Iterator<Item = &Booking> {
         self.bookings.values()
     }
 }

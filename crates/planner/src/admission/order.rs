@@ -23,18 +23,20 @@ impl Evaluator<'_> {
     /// Returns the batch server of a port, or of a first-come, first-served worker that is alone on
     /// its core; else `None`.
     pub(super) fn batch_server(&self, server: usize) -> Result<Option<BatchServer>, Unbounded> {
-        let (core, wake_up_fs, batch, batch_fs) = match self.resource(server)? {
+        let (core, wake_up_fs, batch, batch_fs, pause_fs) = match self.resource(server)? {
             Resource::Worker {
                 core,
                 wake_up_fs,
                 batch,
                 batch_fs,
+                pause_fs,
                 ..
-            } => (core, wake_up_fs, batch, batch_fs),
-            Resource::Port { .. } => {
+            } => (core, wake_up_fs, batch, batch_fs, pause_fs),
+            Resource::Port { pause_fs, .. } => {
+                let stall_fs = self.platform.worst_stall_fs().saturating_add(*pause_fs);
                 // A turn has no cost besides its packets, so the batch size does not matter.
                 return Ok(Some(BatchServer {
-                    core: RateLatency::core(self.platform.worst_stall_fs()),
+                    core: RateLatency::core(stall_fs),
                     packets: 1,
                     batch_fs: 0,
                     max_packet_fs: 0,
@@ -47,7 +49,7 @@ impl Evaluator<'_> {
         if !matches!(order, Order::Fcfs(_)) || self.workers_on(*core).len() > 1 {
             return Ok(None);
         }
-        let stall_fs = self.platform.stall_fs(*core);
+        let stall_fs = self.platform.stall_fs(*core).saturating_add(*pause_fs);
         let worker_chains = self.worker_chains(server)?;
         Ok(Some(BatchServer {
             core: RateLatency::core(stall_fs.saturating_add(*wake_up_fs)),
@@ -68,20 +70,17 @@ impl Evaluator<'_> {
             batch_fs,
             devices,
             turn,
+            pause_fs,
             ..
         } = resource
         else {
-            if matches!(resource, Resource::Link(_)) {
+            let Resource::Port { pause_fs, .. } = resource else {
                 let service = RateLatency::core(0);
                 return Ok((Order::Fcfs(service), service));
-            }
-            let service = RateLatency::core(self.platform.worst_stall_fs());
-            let later_fs = self.later_in_turn_fs(server)?.ok_or_else(not_computable)?;
-            let latency_fs = service.latency_fs.checked_add(later_fs);
-            let in_turns = RateLatency::new(service.rate, latency_fs.ok_or_else(not_computable)?);
-            return Ok((Order::Fcfs(in_turns), service));
+            };
+            return self.order_of_port(server, *pause_fs);
         };
-        let stall_fs = self.platform.stall_fs(*core);
+        let stall_fs = self.platform.stall_fs(*core).saturating_add(*pause_fs);
         let workers = self.workers_on(*core);
         let worker_chains = self.worker_chains(server)?;
         let in_turn = *devices || worker_chains.ports > 1 || worker_chains.holds_packets;
@@ -112,10 +111,15 @@ impl Evaluator<'_> {
         let mut others_poll = false;
         for other in others {
             if let Resource::Worker {
-                wake_up_fs, polls, ..
+                wake_up_fs,
+                polls,
+                pause_fs,
+                ..
             } = self.resource(*other)?
             {
+                // The work of a group that pauses waits, and comes later at once.
                 wake_ups_fs = wake_ups_fs.saturating_add(*wake_up_fs);
+                wake_ups_fs = wake_ups_fs.saturating_add(*pause_fs);
                 others_poll |= polls;
             }
         }
@@ -128,7 +132,8 @@ impl Evaluator<'_> {
             return Err(not_computable());
         }
         let others_weight = (workers.len() - 1) as u64;
-        let share = fair_share(&whole_core, 1, others_weight, self.platform.slice_fs);
+        let slice_fs = self.platform.slice_fs.saturating_add(*pause_fs);
+        let share = fair_share(&whole_core, 1, others_weight, slice_fs);
         let share = share.ok_or_else(not_computable)?;
         let order = if in_turn {
             Order::Any(share)
@@ -136,6 +141,21 @@ impl Evaluator<'_> {
             in_order(share).ok_or_else(not_computable)?
         };
         Ok((order, share))
+    }
+
+    /// Returns the order and service of the kernel part of a port.
+    fn order_of_port(
+        &self,
+        port: usize,
+        pause_fs: u128,
+    ) -> Result<(Order, RateLatency), Unbounded> {
+        let not_computable = || self.error_at(port, Unbounded::NotComputable);
+        let stall_fs = self.platform.worst_stall_fs();
+        let service = RateLatency::core(stall_fs.saturating_add(pause_fs));
+        let later_fs = self.later_in_turn_fs(port)?.ok_or_else(not_computable)?;
+        let latency_fs = service.latency_fs.checked_add(later_fs);
+        let in_turns = RateLatency::new(service.rate, latency_fs.ok_or_else(not_computable)?);
+        Ok((Order::Fcfs(in_turns), service))
     }
 
     /// Returns the work of packets that arrive later at a port and leave in the same turn, fs;

@@ -1,20 +1,21 @@
 //! The servers on a chain's path, and the cost of a packet at each.
 
 use myelin_spec::{Effect, Hook, Idle, Mapping, ServiceChain, Space};
+use serde::{Deserialize, Serialize};
 
 use super::flow::{Growth, Work};
-use super::site::{NS, Site};
+use super::site::{NS, Site, pause_fs, wake_up_fs};
 use super::turns::WorkerTurn;
 use super::unbounded::why_unbounded;
 use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs, InBurst};
-use crate::frame::{LONGEST, SHORTEST};
+use crate::frame::SHORTEST;
 use crate::plan::{Plan, ShaperPlace, Step};
 
 /// A server that several chains may share.
 ///
 /// The order of servers is that of a path, so arrivals at a server depend only on earlier servers.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Resource {
     /// The kernel part of an ingress port, in softirq. It runs on any core, on one core at a time,
     /// in order of arrival.
@@ -23,6 +24,8 @@ pub enum Resource {
         name: String,
         /// Number of the interface's receive queues; a worker has a socket for each.
         queues: u32,
+        /// Longest time in which the agent's group may not run, fs.
+        pause_fs: u128,
     },
     /// A worker process.
     Worker {
@@ -47,6 +50,8 @@ pub enum Resource {
         /// The worker's turns on the core; `None` if the operating system shares the core, or if
         /// the turns have no bound.
         turn: Option<Box<WorkerTurn>>,
+        /// Longest time in which the agent's group may not run, fs.
+        pause_fs: u128,
     },
     /// A link with a speed.
     Link(String),
@@ -75,7 +80,7 @@ pub(super) struct Route {
 }
 
 /// Hold times of a chain's functions in the worker.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hold {
     /// Number of times that a packet may be held back.
     pub times: u32,
@@ -106,7 +111,7 @@ impl Route {
 }
 
 /// One server on the path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Visit {
     /// The server.
     pub resource: Resource,
@@ -118,7 +123,7 @@ pub struct Visit {
 }
 
 /// A step of the path, for the shares of the bound.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HopWork {
     pub(super) name: String,
     /// Index of the visit that the step belongs to.
@@ -219,7 +224,9 @@ impl<'a> Builder<'a> {
         if chain.is_over_dpdk() {
             self.enter_worker();
         } else {
-            self.path.visits.push(self.new_visit(self.site.port()));
+            self.path
+                .visits
+                .push(self.new_visit(self.site.port(self.costs)));
         }
         self.add_step("front door", self.door_work());
         let mut from = Space::Kernel;
@@ -321,6 +328,7 @@ impl<'a> Builder<'a> {
             devices: self.chain.is_over_dpdk(),
             rings: [1, 2].map(|queues| spec.receive_ring(queues)),
             turn: WorkerTurn::of(self.chain, self.plan, self.costs, self.in_burst).map(Box::new),
+            pause_fs: pause_fs(self.costs),
         }));
         self.current = self.path.visits.len() - 1;
         self.worker = Some(self.current);
@@ -476,11 +484,6 @@ fn port_turn(plan: &Plan) -> u16 {
         u16::from(part.from_mtu.is_some()) + u16::from(part.to_mtu.is_some())
     });
     turn.saturating_mul(links.saturating_add(1 + wires + u16::from(plan.entry_link)))
-}
-
-/// Returns the worst-case cost of a worker's wake-up, fs.
-pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
-    worst_case_work(costs, costs.steps.wake_up).frame_fs(LONGEST.into())
 }
 
 /// Multiplies a mean cost by the worst-case factor.

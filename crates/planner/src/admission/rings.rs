@@ -52,7 +52,7 @@ impl Evaluator<'_> {
             let ring = u128::from(rings[usize::from(has_several)]);
             if packets > ring {
                 return Err(Unbounded::Overflow {
-                    at: resource.clone(),
+                    at: Box::new(resource.clone()),
                     port: Box::new(port.clone()),
                     packets,
                     ring,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use myelin_spec::ServiceChain;
 
-use super::path::Resource;
+use super::path::{Resource, worst_case_work};
 use crate::calculus::SECOND;
 use crate::costs::Costs;
 use crate::frame::{self, LONGEST};
@@ -61,10 +61,11 @@ impl Site {
     }
 
     /// Returns the kernel part of the ingress port.
-    pub(super) fn port(&self) -> Resource {
+    pub(super) fn port(&self, costs: &Costs) -> Resource {
         Resource::Port {
             name: self.ingress.clone(),
             queues: self.queues,
+            pause_fs: pause_fs(costs),
         }
     }
 }
@@ -105,4 +106,14 @@ impl Platform {
     pub(super) fn worst_stall_fs(&self) -> u128 {
         self.default_stall_fs
     }
+}
+
+/// Returns the worst-case cost of a worker's wake-up, fs.
+pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
+    worst_case_work(costs, costs.steps.wake_up).frame_fs(LONGEST.into())
+}
+
+/// Returns the longest time in which the agent's group may not run, fs.
+pub(super) fn pause_fs(costs: &Costs) -> u128 {
+    u128::from(costs.pause_ns) * NS
 }

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 
 use myelin_spec::{ServiceChain, SharingPolicy};
+use serde::{Deserialize, Serialize};
 
 use super::evaluate::{Evaluator, Unbounded};
-use super::path::{Resource, wake_up_fs, worst_case_work};
-use super::site::NS;
+use super::path::{Resource, worst_case_work};
+use super::site::{NS, wake_up_fs};
 use crate::calculus::{RateLatency, Turn, cooperative, round_robin};
 use crate::costs::{Costs, InBurst};
 use crate::plan::Plan;
 
 /// The turns of a worker that hands its core over to others in a fixed order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkerTurn {
     /// A turn ends after a number of reads, or after a read without packets.
     Reads {
@@ -138,7 +139,7 @@ impl Evaluator<'_> {
             return Err(match chain {
                 Some(chain) => Unbounded::Unpoliced {
                     chain,
-                    at: resource.clone(),
+                    at: Box::new(resource.clone()),
                 },
                 None => Unbounded::NotComputable(resource.clone()),
             });

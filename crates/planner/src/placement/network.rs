@@ -1,5 +1,7 @@
 //! Nodes with their free capacity, and the links between them.
 
+use myelin_spec::Sla;
+
 use crate::admission::{CoreLoad, Ledger, Platform};
 use crate::calculus::{ArrivalCurve, RateLatency};
 
@@ -59,6 +61,23 @@ pub struct LinkRoom {
 }
 
 impl CoreRoom {
+    /// Adds the admitted chains of a ledger, for a chain with this contract. A core has no room for
+    /// both a promise and a chain without a rate.
+    #[must_use]
+    pub(super) fn with_load(self, ledger: &Ledger, platform: &Platform, sla: &Sla) -> Self {
+        let is_unlimited = sla.policing_profile().is_unlimited();
+        let (load, longest_fs) = match ledger.core_load(self.number, platform) {
+            Some(CoreLoad { load, longest_fs }) if is_unlimited => (load, longest_fs.map(|_| 0)),
+            Some(CoreLoad { load, longest_fs }) => (load, longest_fs),
+            None => (self.load, sla.latency_ns.map(|_| 0)),
+        };
+        Self {
+            load,
+            longest_fs,
+            ..self
+        }
+    }
+
     /// Creates a whole core with the admitted chains of a ledger; `None` if no chain with a promise
     /// may use the core.
     pub fn of_ledger(ledger: &Ledger, number: u32, platform: &Platform) -> Option<Self> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use myelin_spec::{HostSpec, LinkSpec, Ports, ServiceChain, Topology};
+use myelin_spec::{HostSpec, LinkSpec, Ports, ServiceChain, Sla, Topology};
 
 use super::network::{CoreRoom, LinkRoom, Network, NodeRoom};
+use super::problem::Problem;
 use super::{Placement, Refusal, Request, place};
-use crate::admission::{NS, Platform};
+use crate::admission::{Ledger, NS, Platform, peer_of_node};
 use crate::calculus::{ArrivalCurve, RateLatency, SECOND};
 use crate::costs::Costs;
 use crate::plan::Plan;
@@ -19,7 +20,16 @@ const WHOLE_CORE: u32 = 1000;
 /// Seed of the draws of `lc`: a chain keeps its nodes when its file is applied again.
 const SEED: u64 = 0;
 
-/// The network of a topology, without load, and the numbers of its vertices.
+/// What runs already when a chain is placed, without that chain.
+#[derive(Clone, Copy)]
+pub struct Running<'a> {
+    /// The chains of all agents of the machine.
+    pub ledger: &'a Ledger,
+    /// The chains over nodes of the topology, whose functions have nodes.
+    pub chains: &'a [(&'a ServiceChain, &'a Plan)],
+}
+
+/// The network of a topology, with the load of running chains, and the numbers of its vertices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopologyNetwork {
     /// The nodes and links.
@@ -32,21 +42,28 @@ impl TopologyNetwork {
     /// Creates the network of a topology on a machine with this number of cores.
     ///
     /// Nodes without a limit of processor time share the cores of the machine. A node with a limit
-    /// has a core of its own with that rate.
-    pub fn new(topology: &Topology, costs: &Costs, cores: u32) -> Self {
+    /// has a core of its own with that rate. `running` has the chains of all agents of the machine,
+    /// which leave room for a chain with this contract.
+    pub fn new(
+        topology: &Topology,
+        costs: &Costs,
+        cores: u32,
+        (running, sla): (&Ledger, &Sla),
+    ) -> Self {
         let others = topology.hosts.iter().filter(|host| !host.is_node);
         let others = others.map(|host| &host.name).chain(&topology.switches);
         let nodes = topology.nodes().map(|node| &node.name);
         let platform = Platform::new(costs);
         let mut network = Network {
             cores: (0..cores)
-                .map(|number| free_core(number, &platform, None))
+                .map(|number| free_core(number, &platform, None).with_load(running, &platform, sla))
                 .collect(),
             others: others.clone().count(),
             ..Network::default()
         };
         for node in topology.nodes() {
-            let room = node_room(node, &mut network.cores, &platform, cores);
+            let own = running_at(running, &peer_of_node(&topology.name, &node.name));
+            let room = node_room(node, &mut network.cores, &platform, cores, (&own, sla));
             network.nodes.push(room);
         }
         let vertices: BTreeMap<String, usize> = nodes.chain(others).cloned().zip(0..).collect();
@@ -54,6 +71,45 @@ impl TopologyNetwork {
         let links = links.filter_map(|link| link_room(link, &vertices));
         network.links = links.collect();
         Self { network, vertices }
+    }
+
+    /// Takes the rates on links and the memory of a running chain. A chain on nodes that this
+    /// network lacks takes nothing.
+    fn add_chain(&mut self, chain: &ServiceChain, plan: &Plan, costs: &Costs) -> Option<()> {
+        let request = Request::of(chain, plan, costs, self.ends_of(chain)?);
+        let problem = Problem::new(&self.network, &request).ok()?;
+        let nodes = problem.fixed.iter().copied();
+        let nodes: Vec<usize> = nodes.collect::<Option<_>>()?;
+        for (hop, curve) in problem.link_loads(&nodes)? {
+            let load = &mut self.network.links[hop.link].load[hop.from];
+            *load = load.plus(&curve)?;
+        }
+        for (node, function) in nodes.into_iter().zip(&request.functions) {
+            let memory_bytes = &mut self.network.nodes[node].memory_bytes;
+            *memory_bytes = memory_bytes.saturating_sub(function.memory_bytes);
+        }
+        Some(())
+    }
+
+    /// Returns the two hosts that are the ports of a chain.
+    fn ends_of(&self, chain: &ServiceChain) -> Option<[usize; 2]> {
+        let ports = chain.ports.as_ref()?;
+        let vertex = |port| self.vertex(Ports::topology_host(port)?.1);
+        Some([vertex(&ports.ingress)?, vertex(&ports.egress)?])
+    }
+
+    /// Leaves each node the core on which its agent starts the worker of a part: that of the chain
+    /// file, else the last one.
+    fn restrict_to_core_of(&mut self, chain: &ServiceChain) {
+        let Network { nodes, cores, .. } = &mut self.network;
+        for node in nodes {
+            let is_asked = |core: &&usize| {
+                let room = cores.get(**core);
+                room.is_some_and(|room| Some(room.number) == chain.worker.core())
+            };
+            let only = node.cores.iter().find(is_asked).or(node.cores.last());
+            node.cores = only.copied().into_iter().collect();
+        }
     }
 
     /// Returns the nodes with a link to a host.
@@ -82,20 +138,20 @@ impl TopologyNetwork {
 /// The constraint that no node or no found placement keeps.
 pub fn place_on(
     topology: &Topology,
-    chain: &ServiceChain,
-    plan: &Plan,
+    (chain, plan): (&ServiceChain, &Plan),
     costs: &Costs,
     cores: u32,
+    running: Running<'_>,
 ) -> Result<Placement, Refusal> {
-    let of_topology = TopologyNetwork::new(topology, costs, cores);
-    let ports = chain.ports.iter();
-    let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
-    let hosts = ports.filter_map(|port| {
-        let (_, host) = Ports::topology_host(port)?;
-        of_topology.vertex(host)
-    });
-    let hosts: Vec<usize> = hosts.collect();
-    let [ingress, egress] = hosts[..] else {
+    let mut of_topology =
+        TopologyNetwork::new(topology, costs, cores, (running.ledger, &chain.sla));
+    if plan.worker.is_some() {
+        of_topology.restrict_to_core_of(chain);
+    }
+    for (chain, plan) in running.chains {
+        of_topology.add_chain(chain, plan, costs);
+    }
+    let Some([ingress, egress]) = of_topology.ends_of(chain) else {
         let fault = format!(
             "the ports are not two hosts of the topology `{}`",
             topology.name
@@ -116,6 +172,7 @@ fn node_room(
     rooms: &mut Vec<CoreRoom>,
     platform: &Platform,
     cores: u32,
+    (running, sla): (&Ledger, &Sla),
 ) -> NodeRoom {
     let numbers = node.cpus.iter().copied().filter(|core| *core < cores);
     let numbers: Vec<u32> = match node.cpus[..] {
@@ -128,7 +185,7 @@ fn node_room(
     } else {
         // All workers of the node share the limit, so one core stands for all.
         let number = numbers.last().copied().unwrap_or_default();
-        rooms.push(free_core(number, platform, limit));
+        rooms.push(free_core(number, platform, limit).with_load(running, platform, sla));
         vec![rooms.len() - 1]
     };
     NodeRoom {
@@ -136,6 +193,16 @@ fn node_room(
         cores: own,
         memory_bytes: node.limits.memory_bytes.unwrap_or(u64::MAX),
     }
+}
+
+/// Returns the chains that another agent runs on cores.
+fn running_at(running: &Ledger, peer: &str) -> Ledger {
+    let mut own = Ledger::default();
+    let bookings = running.bookings();
+    for booking in bookings.filter(|booking| booking.is_of_peer(peer)) {
+        own.insert(booking.clone());
+    }
+    own
 }
 
 /// Returns a core without load. With a limit, the group of the node may stand still for the rest of
