@@ -20,6 +20,26 @@ metadata: { name: @lab }
 spec: { hosts: [ h1, h2 ], switches: [ s1, s2 ], links: [ { ends: [ h1, s1 ] }, { ends: [ h2, s1 ] }, { ends: [ s1, s2 ] } ] }
 """
 
+# Moves the slider of the pendulum's window, without a screen.
+SLIDER = """
+import sys
+sys.path.append({!r})
+import matplotlib
+matplotlib.use("agg")
+from matplotlib import pyplot, widgets
+import pendulum
+net, chains = pendulum.load()
+with net:
+    net.start()
+    net.up(*chains, force=True)
+    window = pendulum.Window(pendulum.Loop(net), pyplot, widgets)
+    window.slider.set_val(60)
+    before = list(window.line.get_ydata())
+    window.draw()
+    delay_ns = net.link("plant", "s").status.impairments.delay_ns
+    print(f"{{delay_ns}} ns in each direction, the figure moves: {{before != list(window.line.get_ydata())}}")
+"""
+
 
 class Scripts(AgentTest):
     def start(self, *command: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -70,6 +90,73 @@ class Scripts(AgentTest):
         self.assertRegex(output, r"sleep 1000`: it is not ready in time; the old service stays\nthe service is on e1\nthe service is on e2")
         self.assertRegex(output, r"the client sent ([1-9][0-9]+) datagrams, \1 were answered, \1 counted")
         self.assertEqual(self.client.containers(), [])
+
+    def need(self, *programs: str) -> None:
+        """Skips the test where a program is missing."""
+        for program in programs:
+            if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+                self.skipTest(f"{program} is not installed")
+
+    def test_learning_switch(self) -> None:
+        self.need("ovs-vswitchd", "osken-manager")
+        output = self.example("learning_switch.py")
+        self.assertIn("without a controller: 0 answers", output)
+        self.assertIn("with the controller: 3 answers", output)
+        # A flow for each direction.
+        self.assertIn("s1 has learned 2 flows", output)
+        self.assertIn("s2 has learned 2 flows", output)
+        self.assertIn("the controller has ended: 3 answers", output)
+
+    def test_slicing(self) -> None:
+        self.need("ovs-vswitchd", "osken-manager")
+        output = self.example("slicing.py")
+        self.assertIn("red's r1 reaches r2\n", output)
+        beside, limited = re.findall("blue receives ([0-9]+) of 25 answers, in a mean of ([0-9.]+) ms", output)
+        # Red fills the queue of the link, 150 ms; with its limit the queue is empty.
+        self.assertLess(int(beside[0]), 25, output)
+        self.assertEqual(int(limited[0]), 25, output)
+        self.assertGreater(float(beside[1]), 2 * float(limited[1]), output)
+
+    def test_vpn(self) -> None:
+        self.need("wireguard-go", "wg")
+        output = self.example("vpn.py")
+        self.assertEqual(output.count("h2 receives: the treasure is under the oak\n"), 2)
+        self.assertIn("the middle reads the message: True\n", output)
+        self.assertIn("the middle reads the message in the tunnel: False\n", output)
+        # The handshake, the message, and the answers to the handshake.
+        counts = re.findall("(?:to|back): ([0-9]+) encrypted datagrams in, ([0-9]+) out", output)
+        self.assertEqual(len(counts), 2, output)
+        for entered, left in counts:
+            self.assertGreater(int(entered), 0, output)
+            self.assertEqual(entered, left)
+
+    def test_coding(self) -> None:
+        output = self.example("coding.py")
+        plain, coded = (float(lost) for lost in re.findall("coding: ([0-9.]+) % lost", output))
+        # Six standard deviations of a loss of 10 % of 2000 datagrams.
+        self.assertGreater(plain, 6.0, output)
+        self.assertLess(coded, plain / 4, output)
+        recovered = re.findall("the decoder recovered ([0-9]+) datagrams", output)
+        self.assertGreater(int(recovered[0]), 100, output)
+
+    def test_l2fwd(self) -> None:
+        self.need("dpdk-testpmd")
+        output = self.example("l2fwd.py")
+        self.assertIn("h2 receives 100 of 100 frames", output)
+        self.assertIn("their source is that of h1: False", output)
+        self.assertIn("l2fwd-2: 100 packets in", output)
+
+    def test_pendulum(self) -> None:
+        output = self.example("pendulum.py", "10", "80")
+        self.assertIn(" 10 ms: stands", output)
+        self.assertIn(" 80 ms: falls", output)
+        for entered, left in re.findall("(?:sensor|motor): ([0-9]+) datagrams in, ([0-9]+) out", output):
+            self.assertGreater(int(entered), 1000, output)
+            self.assertGreaterEqual(int(left), 0.9 * int(entered), output)
+
+    def test_pendulum_has_a_slider(self) -> None:
+        done = self.start(sys.executable, "-c", SLIDER.format(str(ROOT / "python/examples")))
+        self.assertEqual((done.returncode, done.stdout), (0, "30000000 ns in each direction, the figure moves: True\n"), done.stderr)
 
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}

@@ -130,6 +130,36 @@ fn nodes_count_the_chains_of_all_nodes_on_their_core() {
     myelin.assert_clean();
 }
 
+#[test]
+fn two_nodes_that_decide_at_once_do_not_promise_the_same_time() {
+    if skip_unless_root() || !has_two_cores() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    up(&myelin, &[], LINE);
+    let tight = on_node("tight", "rate: 1kpps, burst: 4, latency: 2ms");
+    let file = myelin.write_file(&tight);
+    for _ in 0..4 {
+        let clients = ["n1", "n2"].map(|node| {
+            let arguments = ["--node", node, "up", file.to_str().unwrap()];
+            let mut client = myelin.command(&arguments);
+            let quiet = client.stdout(std::process::Stdio::null());
+            (
+                node,
+                quiet.stderr(std::process::Stdio::null()).spawn().unwrap(),
+            )
+        });
+        let codes = clients.map(|(node, mut client)| (node, client.wait().unwrap().code()));
+        let admitted = codes.iter().filter(|(_, code)| *code == Some(0));
+        let admitted: Vec<&str> = admitted.map(|(node, _)| *node).collect();
+        assert_eq!(admitted.len(), 1, "{codes:?}");
+        assert!(codes.iter().any(|(_, code)| *code == Some(3)), "{codes:?}");
+        myelin.run_ok(&["--node", admitted[0], "down", &myelin.chain_name("tight")]);
+    }
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
 /// The node of the part with the second function.
 fn middle_of(myelin: &Myelin, name: &str) -> String {
     let status = myelin.run_json(&["ps", &myelin.chain_name(name), "--json"]);

@@ -38,7 +38,7 @@ pub use network::{CoreRoom, LinkRoom, Network, NodeRoom};
 pub use optimal::MAX_PLACEMENTS;
 pub use refusal::Refusal;
 pub use request::{Demand, Request};
-pub use topology::{TopologyNetwork, place_on};
+pub use topology::{Running, TopologyNetwork, place_on};
 
 /// A placement: the node of each function, and the worst case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

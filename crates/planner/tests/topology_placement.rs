@@ -2,9 +2,9 @@
 
 use myelin_planner::admission::Ledger;
 use myelin_planner::calculus::SECOND;
-use myelin_planner::placement::{Placement, Refusal, TopologyNetwork, place_on};
-use myelin_planner::{Costs, Machine, plan};
-use myelin_spec::{NoFiles, Objects, Source, parse_objects};
+use myelin_planner::placement::{Placement, Refusal, Running, TopologyNetwork, place_on};
+use myelin_planner::{Costs, Machine, Plan, plan};
+use myelin_spec::{NoFiles, Objects, ServiceChain, Source, parse_objects};
 
 /// A host at each end of three nodes in a row.
 const FILE: &str = "
@@ -39,6 +39,15 @@ fn read(text: &str) -> Objects {
 }
 
 fn placed(text: &str) -> Result<Placement, Refusal> {
+    placed_beside(text, &[])
+}
+
+fn placed_beside(text: &str, chains: &[(&ServiceChain, &Plan)]) -> Result<Placement, Refusal> {
+    let running = Running {
+        ledger: &Ledger::default(),
+        chains,
+    };
+
     let Objects { chains, topologies } = read(text);
     let costs = Costs::default();
     let planned = plan(&chains[0], &costs, &Machine::with_end_hosts(CORES)).unwrap();
@@ -47,7 +56,7 @@ fn placed(text: &str) -> Result<Placement, Refusal> {
         (&chains[0], &planned),
         &costs,
         CORES,
-        &Ledger::default(),
+        running,
     )
 }
 
@@ -92,6 +101,32 @@ fn refusals_name_function_and_host() {
     assert!(refusal.to_string().contains("bandwidth"), "{refusal}");
     let late = FILE.replace("burst: 8", "burst: 8, latency: 1ms");
     assert!(matches!(placed(&late), Err(Refusal::Latency { .. })));
+}
+
+/// Two chains of 5 kpps with the longest frames exceed 100 Mbit/s.
+#[test]
+fn running_chains_take_bandwidth_and_memory() {
+    let text = FILE.replace("rate: 1kpps", "rate: 5kpps");
+    let mut first = read(&text).chains.remove(0);
+    let planned = plan(&first, &Costs::default(), &Machine::with_end_hosts(CORES)).unwrap();
+    let placement = placed(&text).unwrap();
+    for (function, place) in first.functions.iter_mut().zip(placement.functions) {
+        function.node = Some(place.node);
+    }
+    let beside = |chain: &ServiceChain, text: &str| placed_beside(text, &[(chain, &planned)]);
+    let refusal = beside(&first, &text).unwrap_err().to_string();
+    assert!(refusal.contains("bandwidth"), "{refusal}");
+    assert!(beside(&first, &FILE.replace("burst: 8", "burst: 9")).is_ok());
+
+    // The last function must run on `n3`, which has 64 MiB.
+    let needs = |mib: u64| {
+        let limit = format!("name: c, kind: forward, limits: {{ memory: {mib}MiB }}");
+        FILE.replace("name: c, kind: forward", &limit)
+    };
+    first.functions[2].sandbox.limits.memory_bytes = Some(40 << 20);
+    assert!(beside(&first, &needs(24)).is_ok());
+    let refusal = beside(&first, &needs(25)).unwrap_err().to_string();
+    assert!(refusal.contains("memory"), "{refusal}");
 }
 
 #[test]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import _requests, _schema
+from ._agent import StrPath
 from ._lazy import types
-from .errors import FailedError
+from .errors import FailedError, of_text
 from .machine import Machine
 
 if TYPE_CHECKING:
@@ -168,6 +174,24 @@ class Link:
     def up(self) -> types.TopologyLink:
         """Sets the link up."""
         return self.change("up")
+
+    @contextmanager
+    def capture(self, path: StrPath) -> Iterator[None]:
+        """Writes the frames of both directions to a pcap file, as long as the `with` block runs."""
+        self.network.require_running()
+        command = self.network.client.program.command("pcap", f"{self.network.name}/{self.name}", os.fspath(path))
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as capture:
+            assert capture.stderr is not None
+            try:
+                begin = capture.stderr.readline()
+                if not begin.startswith("capturing"):
+                    raise of_text(begin + capture.stderr.read(), capture.wait())
+                yield
+            finally:
+                # The capture ends with the frames that have passed until now.
+                capture.send_signal(signal.SIGINT)
+        if capture.returncode != 0:
+            raise FailedError(f"link `{self.name}`: the capture ended before the block", object=self.name)
 
     def change(self, change: types.LinkChange, stays: str = "", target: str = "") -> types.TopologyLink:
         """Changes the running link; a move says which end stays and where the other end goes."""

@@ -141,15 +141,14 @@ class Machine:
                     # The terminal has sent the interrupt to the program too.
                     continue
 
-    def require(self, tool: str) -> None:
-        """Raises CommandError if a program is not installed."""
+    def require(self, tool: str, package: Optional[str] = None) -> None:
+        """Raises CommandError if a program is not installed. `package`: Debian's, if it has another name."""
         import shutil
 
-        if shutil.which(tool) is None:
+        if shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
+            remedy = f"install the package `{package or tool}`"
             raise CommandError(
-                f"{self.path}: the program `{tool}` is not installed: install the package `{tool}`",
-                object=tool,
-                remedy=f"install the package `{tool}`",
+                f"{self.path}: the program `{tool}` is not installed: {remedy}", object=tool, remedy=remedy
             )
 
 

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{PartTakers, PlacedPart, SpanPlan, SpanRequest};
 use myelin_planner::admission::{Ledger, name_at_peer, peer_of_node};
-use myelin_planner::{Machine, Plan, PortKind, placement};
+use myelin_planner::placement::{self, Running};
+use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
 
@@ -277,7 +278,16 @@ fn place(
     let is_trusted = |name: &str| nodes.agent(name).is_ok_and(NodeAgent::is_trusted);
     let trusted = topology.with_nodes(&is_trusted);
     let running = running_beside(nodes, previous)?;
-    let place_on = |topology, running: &Ledger| {
+    let spans = nodes.node.spans.all();
+    let spans = spans
+        .iter()
+        .filter(|span| span.topology == nodes.topology.name && span.chain.name != chain.name);
+    let chains: Vec<_> = spans.map(|span| (&span.chain, &span.plan)).collect();
+    let place_on = |topology, ledger: &Ledger| {
+        let running = Running {
+            ledger,
+            chains: &chains,
+        };
         placement::place_on(topology, (chain, plan), &costs, cores, running)
     };
     let placed = place_on(&trusted, &running)

@@ -66,17 +66,18 @@ fn previous_name(chain: &str) -> String {
 }
 
 impl NodeLedger {
-    /// Creates the ledger of an agent. That of a topology's node shares its cores from the start.
+    /// Creates the ledger of an agent. That of a topology's node shares its cores from the start,
+    /// and so does that of a machine where nodes of a killed agent may run.
     ///
     /// # Errors
     /// The bookings cannot be written.
     pub(crate) fn with_peers(peers: Peers) -> Result<Self, ApiError> {
-        let is_node = peers.is_node();
+        let is_shared = peers.may_run();
         let ledger = Self(Arc::new(SharedLedger {
             peers: Some(peers),
             ..SharedLedger::default()
         }));
-        if is_node {
+        if is_shared {
             ledger.share()?;
         }
         Ok(ledger)

@@ -58,9 +58,9 @@ impl Peers {
         }
     }
 
-    /// Whether this is the agent of a node.
-    pub(crate) fn is_node(&self) -> bool {
-        self.own != self.machine
+    /// Whether other agents may run: this is the agent of a node, or nodes exist.
+    pub(crate) fn may_run(&self) -> bool {
+        self.own != self.machine || self.machine.nodes().exists()
     }
 
     /// Waits until no other agent decides.

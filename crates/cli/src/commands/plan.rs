@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use myelin_api::{ApiError, TopologyStatus};
 use myelin_planner::admission::{self, Ledger, Node, Site};
-use myelin_planner::placement::{self, Placement};
+use myelin_planner::placement::{self, Placement, Running};
 use myelin_planner::{Costs, Machine, Plan, PortKind};
 use myelin_report::graph::ChainGraph;
 use myelin_report::{plan as report, topology};
@@ -111,7 +111,11 @@ fn place(
         return Ok(None);
     };
     let cores = myelin_linux::affinity::highest_core() + 1;
-    let placed = placement::place_on(topology, (chain, plan), costs, cores, &Ledger::default());
+    let nothing = Running {
+        ledger: &Ledger::default(),
+        chains: &[],
+    };
+    let placed = placement::place_on(topology, (chain, plan), costs, cores, nothing);
     let placed = placed.map_err(|refusal| {
         ApiError::failed(format!(
             "{}: chain `{}`: {refusal}",

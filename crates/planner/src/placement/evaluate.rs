@@ -158,32 +158,47 @@ impl Problem<'_> {
     /// if the placement is complete.
     fn add_legs(&self, evaluation: &mut Evaluation, is_complete: bool) -> Result<(), Violation> {
         let mut added: Added<Hop> = Added(Vec::new());
-        let mut passed: Vec<Hop> = Vec::new();
+        let legs = self.legs(&evaluation.parts, is_complete)?;
+        for (hop, position) in &legs {
+            let more = added.add(*hop, &self.leg_curves[*position]);
+            let more = more.ok_or(Violation::Overflow)?;
+            let link = &self.network.links[hop.link];
+            let delay_fs = link.delay_with(hop.from, &more).ok_or(Violation::NoPath)?;
+            evaluation.least_fs = sum(evaluation.least_fs, delay_fs)?;
+        }
+        for (hop, _) in legs {
+            let link = &self.network.links[hop.link];
+            let delay_fs = link.delay_with(hop.from, &added.at(hop));
+            evaluation.links_fs = sum(evaluation.links_fs, delay_fs.ok_or(Violation::NoPath)?)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the links from the ingress over the nodes of all parts, and to the egress if the
+    /// placement is complete. Each has the position of the next function.
+    fn legs(&self, parts: &[Part], is_complete: bool) -> Result<Vec<(Hop, usize)>, Violation> {
+        let mut legs = Vec::new();
         let mut at = self.request.ingress;
-        let parts = evaluation.parts.iter();
-        let stops = parts.map(|part| (part.node, part.functions.start));
+        let stops = parts.iter().map(|part| (part.node, part.functions.start));
         let last = is_complete.then_some((self.request.egress, self.functions()));
         for (to, position) in stops.chain(last) {
             if to == at {
                 continue;
             }
             let hops = self.tree(at).hops_to(to).ok_or(Violation::NoPath)?;
-            for hop in hops {
-                let more = added.add(hop, &self.leg_curves[position]);
-                let more = more.ok_or(Violation::Overflow)?;
-                let link = &self.network.links[hop.link];
-                let delay_fs = link.delay_with(hop.from, &more).ok_or(Violation::NoPath)?;
-                evaluation.least_fs = sum(evaluation.least_fs, delay_fs)?;
-                passed.push(hop);
-            }
+            legs.extend(hops.into_iter().map(|hop| (hop, position)));
             at = to;
         }
-        for hop in passed {
-            let link = &self.network.links[hop.link];
-            let delay_fs = link.delay_with(hop.from, &added.at(hop));
-            evaluation.links_fs = sum(evaluation.links_fs, delay_fs.ok_or(Violation::NoPath)?)?;
-        }
-        Ok(())
+        Ok(legs)
+    }
+
+    /// Returns the bits that a complete placement adds to each link on its way.
+    pub(super) fn link_loads(&self, nodes: &[usize]) -> Option<Vec<(Hop, ArrivalCurve)>> {
+        let legs = self.legs(&parts(nodes), true).ok()?.into_iter();
+        Some(
+            legs.map(|(hop, position)| (hop, self.leg_curves[position]))
+                .collect(),
+        )
     }
 }
 

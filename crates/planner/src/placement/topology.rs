@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use myelin_spec::{HostSpec, LinkSpec, Ports, ServiceChain, Sla, Topology};
 
 use super::network::{CoreRoom, LinkRoom, Network, NodeRoom};
+use super::problem::Problem;
 use super::{Placement, Refusal, Request, place};
 use crate::admission::{Ledger, NS, Platform, peer_of_node};
 use crate::calculus::{ArrivalCurve, RateLatency, SECOND};
@@ -18,6 +19,15 @@ const WHOLE_CORE: u32 = 1000;
 
 /// Seed of the draws of `lc`: a chain keeps its nodes when its file is applied again.
 const SEED: u64 = 0;
+
+/// What runs already when a chain is placed, without that chain.
+#[derive(Clone, Copy)]
+pub struct Running<'a> {
+    /// The chains of all agents of the machine.
+    pub ledger: &'a Ledger,
+    /// The chains over nodes of the topology, whose functions have nodes.
+    pub chains: &'a [(&'a ServiceChain, &'a Plan)],
+}
 
 /// The network of a topology, with the load of running chains, and the numbers of its vertices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,6 +73,31 @@ impl TopologyNetwork {
         Self { network, vertices }
     }
 
+    /// Takes the rates on links and the memory of a running chain. A chain on nodes that this
+    /// network lacks takes nothing.
+    fn add_chain(&mut self, chain: &ServiceChain, plan: &Plan, costs: &Costs) -> Option<()> {
+        let request = Request::of(chain, plan, costs, self.ends_of(chain)?);
+        let problem = Problem::new(&self.network, &request).ok()?;
+        let nodes = problem.fixed.iter().copied();
+        let nodes: Vec<usize> = nodes.collect::<Option<_>>()?;
+        for (hop, curve) in problem.link_loads(&nodes)? {
+            let load = &mut self.network.links[hop.link].load[hop.from];
+            *load = load.plus(&curve)?;
+        }
+        for (node, function) in nodes.into_iter().zip(&request.functions) {
+            let memory_bytes = &mut self.network.nodes[node].memory_bytes;
+            *memory_bytes = memory_bytes.saturating_sub(function.memory_bytes);
+        }
+        Some(())
+    }
+
+    /// Returns the two hosts that are the ports of a chain.
+    fn ends_of(&self, chain: &ServiceChain) -> Option<[usize; 2]> {
+        let ports = chain.ports.as_ref()?;
+        let vertex = |port| self.vertex(Ports::topology_host(port)?.1);
+        Some([vertex(&ports.ingress)?, vertex(&ports.egress)?])
+    }
+
     /// Leaves each node the core on which its agent starts the worker of a part: that of the chain
     /// file, else the last one.
     fn restrict_to_core_of(&mut self, chain: &ServiceChain) {
@@ -97,8 +132,7 @@ impl TopologyNetwork {
 
 /// Places a planned chain between two hosts of a topology, on a machine with this number of cores.
 /// The first function runs on a node with a link to the ingress host, the last on a node with a
-/// link to the egress host. `running` has the chains of all agents of the machine, without those of
-/// this chain.
+/// link to the egress host.
 ///
 /// # Errors
 /// The constraint that no node or no found placement keeps.
@@ -107,20 +141,17 @@ pub fn place_on(
     (chain, plan): (&ServiceChain, &Plan),
     costs: &Costs,
     cores: u32,
-    running: &Ledger,
+    running: Running<'_>,
 ) -> Result<Placement, Refusal> {
-    let mut of_topology = TopologyNetwork::new(topology, costs, cores, (running, &chain.sla));
+    let mut of_topology =
+        TopologyNetwork::new(topology, costs, cores, (running.ledger, &chain.sla));
     if plan.worker.is_some() {
         of_topology.restrict_to_core_of(chain);
     }
-    let ports = chain.ports.iter();
-    let ports = ports.flat_map(|ports| [&ports.ingress, &ports.egress]);
-    let hosts = ports.filter_map(|port| {
-        let (_, host) = Ports::topology_host(port)?;
-        of_topology.vertex(host)
-    });
-    let hosts: Vec<usize> = hosts.collect();
-    let [ingress, egress] = hosts[..] else {
+    for (chain, plan) in running.chains {
+        of_topology.add_chain(chain, plan, costs);
+    }
+    let Some([ingress, egress]) = of_topology.ends_of(chain) else {
         let fault = format!(
             "the ports are not two hosts of the topology `{}`",
             topology.name
