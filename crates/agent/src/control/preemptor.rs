@@ -161,15 +161,18 @@ impl Preemptor {
         let open = |members| Task::open(members, core).map_err(|error| error.to_string());
         let tasks = members.iter().map(open);
         let mut tasks: Vec<Task> = tasks.collect::<Result<_, _>>()?;
-        let mechanism = choose(&mechanisms, core, &mut tasks)?;
+        // Before any task changes its class: this process may be killed at any time.
         let guardian_setup = GuardianSetup {
             preemptor: std::process::id(),
             core,
-            mechanism,
+            mechanisms,
             tasks: members,
         };
-        let guardian = guardian::start(name, &guardian_setup);
-        let guardian = guardian.inspect_err(|_| guardian::release_all(&mut tasks, mechanism))?;
+        let mut guardian = guardian::start(name, &guardian_setup)?;
+        let mechanism = choose(&guardian_setup.mechanisms, core, &mut tasks).inspect_err(|_| {
+            let _ = guardian.kill();
+            let _ = guardian.wait();
+        })?;
         let count = tasks.len();
         let mut preemptor = Self {
             mechanism,

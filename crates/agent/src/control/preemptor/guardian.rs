@@ -48,17 +48,19 @@ pub(super) fn run() -> Result<(), String> {
     let open = |members| Task::open(members, setup.core).map_err(|error| error.to_string());
     let tasks = setup.tasks.iter().map(open);
     let mut tasks: Vec<Task> = tasks.collect::<Result<_, _>>()?;
-    if is_real_time(setup.mechanism) {
-        // Otherwise the guardian could wait behind the tasks that nobody interrupts any more.
-        let policy = Policy::Fifo(priorities::PREEMPTOR);
-        actuator::set_policy(0, policy).map_err(|error| error.to_string())?;
+    if setup.mechanisms.iter().copied().any(is_real_time) {
+        // Otherwise the guardian could wait behind the tasks that nobody interrupts any more. If
+        // the kernel refuses it, it also refuses the tasks' priorities, and the preemptor says so.
+        let _ = actuator::set_policy(0, Policy::Fifo(priorities::PREEMPTOR));
     }
     println!("{READY}");
     std::io::stdout()
         .flush()
         .map_err(|error| error.to_string())?;
     while !preemptor.wait(NAP).map_err(|error| error.to_string())? {}
-    release_all(&mut tasks, setup.mechanism);
+    for mechanism in setup.mechanisms {
+        release_all(&mut tasks, mechanism);
+    }
     Ok(())
 }
 

@@ -66,6 +66,7 @@ pub(crate) enum RingSetup {
 pub(crate) struct GuardianSetup {
     pub(crate) preemptor: u32,
     pub(crate) core: u32,
-    pub(crate) mechanism: SharingMechanism,
+    /// Those that the preemptor may try.
+    pub(crate) mechanisms: Vec<SharingMechanism>,
     pub(crate) tasks: Vec<TaskMembers>,
 }
