@@ -132,7 +132,7 @@ impl Network {
             self.resources.0.pop();
         }
         self.topology = before.topology.clone();
-        self.all(removed)
+        self.all(&removed)
     }
 
     /// Removes all new links, also after a failure.

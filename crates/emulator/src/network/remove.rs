@@ -32,7 +32,7 @@ impl Network {
             self.remove_host(name);
         }
         self.forget(removal);
-        self.all(failed)
+        self.all(&failed)
     }
 
     fn remove_links(&self, removal: &Removal) -> Vec<Error> {
@@ -157,7 +157,7 @@ impl Network {
     }
 
     /// Joins all failures to one error.
-    pub(super) fn all(&self, failed: Vec<Error>) -> std::result::Result<(), NetworkError> {
+    pub(super) fn all(&self, failed: &[Error]) -> std::result::Result<(), NetworkError> {
         if failed.is_empty() {
             return Ok(());
         }
