@@ -104,7 +104,14 @@ h3 = net.addHost('h3')
 late = net.addLink(h3, s1)
 s1.attach('s1-eth3')
 h3.configDefault()
+net.delLinkBetween(h3, s1)
+print('unlinked', h3.intfNames(), len(net.links), 'h3-eth0' in h3.cmd('ip link'))
+net.addLink(h3, s1)
+s1.attach('s1-eth3')
+h3.configDefault()
 print('late', h3.IP(), h3.intfNames(), net.ping([h1, h3]), h1.cmd('echo $x').strip())
+net.delHost(h3)
+print('removed', 'h3' in net, len(net.links), net.pingPair(), h3.cmd('true'))
 net.stop()
 print('after', h1.cmd('true'))
 
@@ -139,7 +146,9 @@ iperf ['Mbits/sec', 'Mbits/sec']
 delay True
 switch True True 1
 names True 5 ['H_2', 'c0', 'h1', 's1', 's2'] True s1-eth1
+unlinked [] 3 False
 late 10.0.0.3 ['h3-eth0'] 0.0 5
+removed False 3 0.0 None
 after None
 private mine 0 []
 run 0.0

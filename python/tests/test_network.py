@@ -31,6 +31,44 @@ class Networks(AgentTest):
         network.add_link(h2, s2)
         return network
 
+    def test_parts_of_a_running_network_go(self) -> None:
+        network = self.network().start()
+        h1, s1, s2 = network.host("h1"), network.switch("s1"), network.switch("s2")
+        h3 = network.add_host("h3")
+        network.add_link(h3, s1)
+        program = h3.popen(["sleep", "1000"])
+        network.remove_host(h3)
+        self.assertNotEqual(program.wait(), 0)
+        self.assertEqual([host.name for host in network.hosts], ["h1", "h2"])
+        self.assertEqual([link.name for link in network.read_status().links], ["h1-s1", "s1-s2", "h2-s2"])
+        self.assertNotIn(f"myelin-{network.name}-h3", self.namespaces())
+        self.assertEqual(network.ping(h1, "h2", timeout_s=60).received, 1)
+        # A host with two links keeps its address when the first one goes.
+        network.add_host("h4", address="10.0.0.4/8")
+        network.add_link("h4", s1)
+        network.add_link("h4", h1, delay="1ms")
+        network.remove_link("h4-s1")
+        self.assertIn("10.0.0.4/8", network.host("h4").cmd("ip -4 address show eth1"))
+        chain = myelin.Chain(
+            self.name("stays"), match={"protocol": "udp"}, functions=[myelin.Function("count", "monitor", space="kernel")],
+            ports=(h1, network.host("h2")),
+        )
+        network.up(chain)
+        with self.assertRaises(myelin.FailedError) as raised:
+            network.remove_host("h2")
+        self.assertIn(f"`myelin down {chain.name}` first", raised.exception.message)
+        # Nothing has gone, also not here.
+        self.assertEqual(network.ping(h1, "h2", timeout_s=60).received, 1)
+        self.client.down(chain.name)
+        with network.batch():
+            network.remove_switch(s2)
+            network.remove_host("h2")
+        self.assertEqual([switch.name for switch in network.read_status().switches], ["s1"])
+        with self.assertRaises(ArgumentError):
+            network.remove_host("h2")
+        network.stop()
+        self.assertEqual(self.namespaces(), [])
+
     def test_hosts_reach_each_other_and_run_programs(self) -> None:
         network = self.network().start()
         h1 = network.host("h1")

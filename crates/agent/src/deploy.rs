@@ -98,7 +98,7 @@ pub(crate) fn up(
     let spans = spans::up(node, over_nodes, &source, options.force, start)?;
     let mut ups = deploy(node, chains, &source, options.force, (start, is_cancelled))?;
     ups.extend(spans.keep());
-    made.keep();
+    made.keep()?;
     Ok(ups)
 }
 

@@ -94,22 +94,118 @@ fn packets_cross_switches_and_links_change_live() {
     let error = myelin.run_failing(1, &["link", &link("s1-s2"), "--to", "s9"]);
     assert!(error.contains("no switch `s9`"), "{error}");
 
-    // The file still describes the running topology. It gets more under traffic, and loses nothing.
+    // The file still describes the topology. It gets more under traffic, and loses it again.
     up(&myelin, LAB);
     let more = LAB.replace("cpus: 0 } ]", "cpus: 0 }, h4 ]");
     up(&myelin, &format!("{more}    - {{ ends: [ h4, s2 ] }}\n"));
     let h4 = socket(&myelin, "lab", "h4", "10.0.0.4:9000");
     wait_for("a datagram to the new host", || receives(&h2, &h4));
-    let fewer = myelin.write_file(LAB);
-    let error = myelin.run_failing(1, &["up", fewer.to_str().unwrap()]);
-    assert!(error.contains("the host `h4` is missing"), "{error}");
     drop(h4);
+    up(&myelin, LAB);
+    assert!(Netns::open(&format!("myelin-{lab}-h4")).is_err());
+    assert!(!myelin.run_ok(&["ps", &lab]).contains("h4"));
+    wait_for("a datagram after the removal", || receives(&h2, &h1));
     drop((h1, h2));
     assert!(myelin.run_ok(&["down", &lab]).contains("removed"));
     let error = myelin.run_failing(1, &["ps", &lab]);
     assert!(error.contains(&lab), "{error}");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
+}
+
+const FEWER: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: Topology
+metadata: { name: @lab }
+spec:
+  hosts: [ h1, { name: h3, address: 10.0.0.3/8, cpu: 500m, memory: 64MiB, cpus: 0 } ]
+  switches: [ s2 ]
+  links:
+    - { ends: [ h1, s2 ], delay: 1ms }
+    - { ends: [ h3, s2 ] }
+";
+
+const ACROSS: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @across }
+spec:
+  match: { protocol: udp, destination: 10.0.0.3/32 }
+  functions: [ { name: count, kind: monitor, space: kernel } ]
+  ports: { ingress: @lab/h2, egress: @lab/h3 }
+";
+
+#[test]
+fn a_topology_loses_what_its_file_lacks() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let lab = myelin.chain_name("lab");
+    up(
+        &myelin,
+        &LAB.replace("[ h1, s1 ]", "[ h1, s1 ], loss: 0%, delay: 1ms"),
+    );
+    up(&myelin, ACROSS);
+    // A chain has its port at h2.
+    let fewer = myelin.write_file(FEWER);
+    let error = myelin.run_failing(1, &["up", fewer.to_str().unwrap()]);
+    let down = format!("run `myelin down {}` first", myelin.chain_name("across"));
+    assert!(error.contains(&down), "{error}");
+    assert!(error.contains("(h2, s1, h1-s1, h2-s2, s1-s2)"), "{error}");
+    let h1 = socket(&myelin, "lab", "h1", "10.0.0.1:0");
+    let h2 = socket(&myelin, "lab", "h2", "10.0.0.2:0");
+    wait_for("a datagram: nothing has gone", || receives(&h1, &h2));
+    drop(h2);
+    myelin.run_ok(&["down", &myelin.chain_name("across")]);
+
+    let sleep = ["exec", &format!("{lab}/h2"), "--", "sleep", "1000"];
+    let mut program = myelin.command(&sleep).spawn().unwrap();
+    wait_for("a program on h2", || !pids_in(&lab, "h2").is_empty());
+    up(&myelin, FEWER);
+    program.wait().unwrap();
+    assert!(Netns::open(&format!("myelin-{lab}-h2")).is_err());
+    let status = read(&myelin, "lab");
+    let names = |key: &str| {
+        let parts = status[key].as_array().unwrap().iter();
+        let names = parts.map(|part| part["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names("hosts"), ["h1", "h3"]);
+    assert_eq!(names("switches"), ["s2"]);
+    assert_eq!(names("links"), ["h3-s2", "h1-s2"]);
+    let h3 = socket(&myelin, "lab", "h3", "10.0.0.3:9000");
+    let h1_again = socket(&myelin, "lab", "h1", "10.0.0.1:0");
+    wait_for("a datagram over the new link", || receives(&h1_again, &h3));
+    let delayed = &read(&myelin, "lab")["links"][1]["directions"][0]["left"];
+    assert!(delayed.as_u64().unwrap() > 0);
+    drop((h1, h1_again, h3));
+    // What has gone can come again.
+    up(
+        &myelin,
+        &FEWER
+            .replace(
+                "hosts: [ h1,",
+                "hosts: [ h1, { name: h2, address: 10.0.0.2/8 },",
+            )
+            .replace(
+                "    - { ends: [ h3",
+                "    - { ends: [ h2, s2 ] }\n    - { ends: [ h3",
+            ),
+    );
+    let h1 = socket(&myelin, "lab", "h1", "10.0.0.1:0");
+    let h2 = socket(&myelin, "lab", "h2", "10.0.0.2:9000");
+    wait_for("a datagram to the host that came again", || {
+        receives(&h1, &h2)
+    });
+    drop((h1, h2));
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// The processes in the namespace of a host.
+fn pids_in(topology: &str, host: &str) -> String {
+    common::sh(&format!("ip netns pids myelin-{topology}-{host}"))
 }
 
 /// `myelin pcap` writes the datagrams of both directions.

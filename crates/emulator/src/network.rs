@@ -12,7 +12,9 @@ mod build;
 mod grow;
 mod live;
 mod names;
+mod numbers;
 mod openflow;
+mod remove;
 
 use myelin_linux::cgroup::Cgroup;
 use myelin_linux::journal::{Journal, ResourceGuard, ResourceGuards};
@@ -56,6 +58,8 @@ pub struct Network {
 #[derive(Debug)]
 struct Switch {
     bridges: Vec<LinkId>,
+    /// The number of each bridge.
+    numbers: Vec<usize>,
     ports: SwitchPorts,
     /// Of an OpenFlow switch: for each bridge, its joint with the switch.
     joints: Vec<LinkId>,
@@ -64,6 +68,8 @@ struct Switch {
 /// The two ends of a link, in the order of the topology.
 #[derive(Debug)]
 struct LinkEnds {
+    /// No other link has it. It stays while other links go.
+    number: usize,
     ends: [LinkEnd; 2],
     /// The ends in the caller's namespace of an impaired link between hosts: the opposite of the
     /// first host's end, and of the second host's. No bridge joins them.
@@ -208,6 +214,12 @@ impl Network {
             };
             (spec, [end(0), end(1)], !made.is_down)
         })
+    }
+
+    /// Returns the number of the link at this position of the topology, which it keeps while
+    /// others go.
+    pub fn link_number(&self, position: usize) -> Option<usize> {
+        self.links.get(position).map(|link| link.number)
     }
 
     /// Returns the place where a delay line takes the packets of a link.

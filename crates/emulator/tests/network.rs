@@ -278,7 +278,7 @@ fn a_network_grows_under_traffic_and_forgets_an_addition() {
   links: [ { ends: [ h1, s1 ] }, { ends: [ h2, s1 ] }, { ends: [ s1, s2 ] }, { ends: [ h3, s2 ] }, { ends: [ h1, h2 ] } ]
 ";
     let wanted = topology("grown", more);
-    let grown = network.topology().grown(&lab, &wanted).unwrap();
+    let grown = network.topology().change_to(&lab, &wanted).unwrap().grown;
     let growth = network.grow(&grown, &journal).unwrap();
     assert_eq!(growth.links_before(), 2);
     let h1 = socket(&network, "h1", "10.0.0.1:0");
@@ -301,6 +301,30 @@ fn a_network_grows_under_traffic_and_forgets_an_addition() {
     network.grow(&grown, &journal).unwrap();
     let h3 = socket(&network, "h3", "10.0.0.3:0");
     assert!(arrives(&h2, &h3, true));
+    drop((h1, h3));
+    // The first host goes, and its numbers with it. The others keep theirs.
+    let mut fewer = wanted.clone();
+    fewer.hosts.remove(0);
+    fewer
+        .links
+        .retain(|link| !link.ends.contains(&"h1".to_owned()));
+    let change = network.topology().change_to(&wanted, &fewer).unwrap();
+    let gone: Vec<String> = network
+        .ports_of(&change.removal)
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(gone.len(), 1, "{gone:?}");
+    network.remove(&change.removal).unwrap();
+    assert!(Netns::open("myelin-grown-h1").is_err());
+    assert!(Netlink::open().unwrap().link(&gone[0]).is_err());
+    let h3 = socket(&network, "h3", "10.0.0.3:0");
+    assert!(arrives(&h2, &h3, true));
+    let change = network.topology().change_to(&fewer, &wanted).unwrap();
+    network.grow(&change.grown, &journal).unwrap();
+    let ports: Vec<_> = network.links().flat_map(|(_, ends, _)| ends).collect();
+    assert!(ports.iter().any(|end| end.interface == gone[0]));
+    let h1 = socket(&network, "h1", "10.0.0.1:0");
+    assert!(arrives(&h1, &h3, true) && arrives(&h3, &h1, true));
     drop((h1, h2, h3));
     drop(network);
     assert!(journal.replay().is_empty());

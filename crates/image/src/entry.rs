@@ -37,6 +37,13 @@ pub(crate) enum Kind {
     Nothing,
 }
 
+impl Kind {
+    /// Whether the entry removes files of lower layers.
+    pub(crate) fn hides(&self) -> bool {
+        matches!(self, Self::Whiteout(_) | Self::Opaque)
+    }
+}
+
 /// Checks an entry. The path of a whiteout is that of its directory.
 pub(crate) fn check<R: Read>(entry: &tar::Entry<'_, R>) -> Result<(Components, Kind)> {
     let path = entry.path_bytes();

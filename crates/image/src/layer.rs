@@ -1,5 +1,5 @@
 //! A layer: a tar file, plain or compressed with gzip. A first pass checks every entry, a second
-//! one writes.
+//! one removes what the layer hides, a third one writes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -68,6 +68,7 @@ impl Used {
 pub fn unpack_layer(layer: &[u8], root: &Path, limits: &Limits) -> Result<()> {
     check(layer, &mut Used::new(limits))?;
     let root = File::open(root).map_err(system(format!("open {}", root.display())))?;
+    hide(layer, &root)?;
     unpack(layer, &root, &mut Used::new(limits))
 }
 
@@ -151,6 +152,21 @@ fn refuse_size(headers: &mut impl Read) -> Result<()> {
     Ok(())
 }
 
+/// Removes what a layer that [`check`] has accepted hides of the layers below. It hides nothing of
+/// its own, wherever the entries are, so this comes before [`unpack`].
+pub(crate) fn hide(layer: impl Read, root: &File) -> Result<()> {
+    let writer = Writer::new(root);
+    let mut tar = tar::Archive::new(decompress(layer)?);
+    for entry in tar.entries().map_err(broken)? {
+        let mut entry = entry.map_err(broken)?;
+        let (path, kind) = entry::check(&entry)?;
+        if kind.hides() {
+            writer.write(&path, kind, &mut entry)?;
+        }
+    }
+    Ok(())
+}
+
 /// Unpacks a layer that [`check`] has accepted.
 pub(crate) fn unpack(layer: impl Read, root: &File, used: &mut Used) -> Result<()> {
     let writer = Writer::new(root);
@@ -161,7 +177,9 @@ pub(crate) fn unpack(layer: impl Read, root: &File, used: &mut Used) -> Result<(
         let is_file = kind == Kind::File;
         let size = if is_file { entry.size() } else { 0 };
         used.add(size)?;
-        writer.write(&path, kind, &mut entry)?;
+        if !kind.hides() {
+            writer.write(&path, kind, &mut entry)?;
+        }
     }
     Ok(())
 }

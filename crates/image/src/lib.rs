@@ -110,7 +110,11 @@ pub fn unpack<R: Read + Seek>(archive: R, root: &Path, limits: &Limits) -> Resul
         layer::check(archive.blob(&descriptor.digest)?, &mut checked)?;
     }
     let root = File::open(root).map_err(system(format!("open {}", root.display())))?;
-    for descriptor in &manifest.layers {
+    for (position, descriptor) in manifest.layers.iter().enumerate() {
+        // Below the first layer there is nothing to hide.
+        if position > 0 {
+            layer::hide(archive.blob(&descriptor.digest)?, &root)?;
+        }
         layer::unpack(archive.blob(&descriptor.digest)?, &root, &mut used)?;
     }
     Ok(ImageConfig {

@@ -54,7 +54,7 @@ impl<'a> Writer<'a> {
         kind: Kind,
         entry: &mut tar::Entry<'_, R>,
     ) -> Result<()> {
-        let in_directory = matches!(kind, Kind::Whiteout(_) | Kind::Opaque);
+        let in_directory = kind.hides();
         let (parents, name) = match path.split_last() {
             Some((name, parents)) if !in_directory => (parents, name.as_os_str()),
             _ => (&path[..], OsStr::new("")),

@@ -112,8 +112,9 @@ fn layers_become_one_directory() {
     ]);
     let upper = layer(&[
         (FILE, "usr/.wh.old", "", b""),
-        (FILE, "data/.wh..wh..opq", "", b""),
         (FILE, "data/three", "", b"3"),
+        // It hides the lower layer's files, not this layer's.
+        (FILE, "data/.wh..wh..opq", "", b""),
         // Through the links of the lower layer, inside the root.
         (FILE, "bin/new", "", b"new"),
         (FILE, "out/file", "", b"own"),

@@ -80,6 +80,14 @@ impl ResourceGuard {
 #[derive(Debug, Default)]
 pub struct ResourceGuards(pub Vec<ResourceGuard>);
 
+impl ResourceGuards {
+    /// Removes one of the resources now.
+    pub fn release(&mut self, resource: &Resource) {
+        self.0
+            .retain(|guard| guard.resource.as_ref() != Some(resource));
+    }
+}
+
 impl Drop for ResourceGuards {
     fn drop(&mut self) {
         while self.0.pop().is_some() {}

@@ -80,7 +80,10 @@ pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 pub use sharing::{SharingMechanism, SharingPolicy, SharingSpec};
 pub use sla::{Enforce, FULL_FRAME, Sla};
-pub use topology::{HostAddress, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, Topology};
+pub use topology::{
+    HostAddress, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, Removal, Topology,
+    TopologyChange,
+};
 
 use error::{FaultLog, Span};
 

@@ -10,6 +10,10 @@ use crate::isolation::Limits;
 use crate::keys::words::word_enum;
 use crate::openflow::ControllerAddress;
 
+mod change;
+
+pub use change::{Removal, TopologyChange};
+
 /// Largest number of hosts of a topology, and of switches.
 pub const MAX_NODES: usize = 16_384;
 /// Largest number of links of a topology. The names of their interfaces have four hexadecimal
@@ -291,81 +295,6 @@ impl Topology {
         Ok(moved)
     }
 
-    /// Returns this topology with the hosts, switches and links that `wanted` has more. They follow
-    /// the existing ones. This is `declared` with live changes of its links.
-    ///
-    /// # Errors
-    /// `wanted` lacks or changes a part, or a new link closes a loop.
-    pub fn grown(&self, declared: &Self, wanted: &Self) -> Result<Self, String> {
-        let removed = "a running topology only gets more";
-        for host in &declared.hosts {
-            match wanted.host(&host.name) {
-                Some(same) if same == host => {}
-                Some(_) => return Err(format!("the host `{}` is changed: {removed}", host.name)),
-                None => return Err(format!("the host `{}` is missing: {removed}", host.name)),
-            }
-        }
-        for switch in &declared.switches {
-            if !wanted.has_switch(switch) {
-                return Err(format!("the switch `{switch}` is missing: {removed}"));
-            }
-            if wanted.controllers.get(switch) != declared.controllers.get(switch) {
-                return Err(format!(
-                    "the switch `{switch}` has another controller: {removed}"
-                ));
-            }
-        }
-        // The position of a link does not change.
-        let known: Vec<_> = declared.links.iter().zip(&self.links).collect();
-        let is_known = |link: &LinkSpec, (before, now): &(&LinkSpec, &LinkSpec)| {
-            let is_there = |one: &LinkSpec| one.name == link.name && one.ends == link.ends;
-            let impairments = [before.impairments, now.impairments];
-            (is_there(before) || is_there(now))
-                && impairments.contains(&link.impairments)
-                && before.by == link.by
-        };
-        for pair in &known {
-            let mut same = wanted.links.iter().filter(|link| is_known(link, pair));
-            if same.next().is_none() {
-                return Err(format!(
-                    "the link `{}` is missing or changed: {removed}, and `myelin link` changes links",
-                    pair.0.name
-                ));
-            }
-            if let Some(second) = same.next() {
-                return Err(format!("a link `{}` exists already", second.name));
-            }
-        }
-        let mut grown = self.clone();
-        let new_hosts = wanted.hosts.iter();
-        let new_hosts = new_hosts.filter(|host| self.host(&host.name).is_none());
-        grown.hosts.extend(new_hosts.cloned());
-        let new_switches = wanted.switches.iter();
-        let new_switches = new_switches.filter(|switch| !self.has_switch(switch));
-        for switch in new_switches {
-            grown.switches.push(switch.clone());
-            let controller = wanted.controllers.get_key_value(switch);
-            grown
-                .controllers
-                .extend(controller.map(|(name, at)| (name.clone(), at.clone())));
-        }
-        for link in &wanted.links {
-            if known.iter().any(|pair| is_known(link, pair)) {
-                continue;
-            }
-            if grown.links.iter().any(|other| other.name == link.name) {
-                return Err(format!("a link `{}` exists already", link.name));
-            }
-            let ends = link.ends.each_ref().map(String::as_str);
-            if let Some(path) = grown.find_loop(ends, grown.links.len()) {
-                let path = path.join(" - ");
-                return Err(format!("the new link would close a loop: {path}"));
-            }
-            grown.links.push(link.clone());
-        }
-        Ok(grown)
-    }
-
     /// Describes that no link has this name.
     pub fn no_link(&self, name: &str) -> String {
         let names = self.links.iter().map(|link| link.name.as_str());
@@ -397,7 +326,7 @@ fn list<'n>(names: impl Iterator<Item = &'n str>) -> String {
 mod tests {
     use super::*;
 
-    fn lab() -> Topology {
+    pub(super) fn lab() -> Topology {
         let link = |a: &str, b: &str| LinkSpec {
             name: format!("{a}-{b}"),
             ends: [a.to_owned(), b.to_owned()],
@@ -433,45 +362,6 @@ mod tests {
         assert_eq!(lab.link("s2-s1").unwrap().name, "s1-s2");
         assert_eq!(lab.interface("h1", lab.link("h2-h1").unwrap()), "eth1");
         assert!(lab.link("s1-s3").is_none());
-    }
-
-    #[test]
-    fn a_topology_gets_more_but_loses_and_changes_nothing() {
-        let (lab, mut wanted) = (lab(), lab());
-        let moved = lab.with_moved_link("h1-s1", "s3").unwrap();
-        wanted.hosts.push(HostSpec {
-            name: "h3".to_owned(),
-            ..HostSpec::default()
-        });
-        wanted.switches.insert(0, "s4".to_owned());
-        let new = |one: &str, other: &str| LinkSpec {
-            name: format!("{one}-{other}"),
-            ends: [one.to_owned(), other.to_owned()],
-            impairments: Impairments::default(),
-            by: LinkEmulation::default(),
-        };
-        wanted.links.insert(0, new("h3", "s4"));
-        wanted.links.push(new("s4", "s1"));
-        let grown = moved.grown(&lab, &wanted).unwrap();
-        let names = grown.links.iter().map(|link| link.name.as_str());
-        let names: Vec<_> = names.collect();
-        assert_eq!(
-            names,
-            ["h1-s3", "s1-s2", "s2-s3", "h1-h2", "h3-s4", "s4-s1"]
-        );
-        assert_eq!(grown.switches, ["s1", "s2", "s3", "s4"]);
-        let refused = |change: &dyn Fn(&mut Topology), words: &str| {
-            let mut other = wanted.clone();
-            change(&mut other);
-            let error = moved.grown(&lab, &other).unwrap_err();
-            assert!(error.contains(words), "{error}");
-        };
-        refused(&|t| t.links.push(new("s4", "s3")), "loop: ");
-        refused(&|t| drop(t.hosts.remove(0)), "the host `h1` is missing");
-        refused(&|t| t.hosts[1].cpus = vec![0], "the host `h2` is changed");
-        refused(&|t| t.switches.truncate(2), "the switch `s2` is missing");
-        refused(&|t| t.links[2].impairments.delay_ns = 5, "the link `s1-s2`");
-        refused(&|t| t.links.push(new("h1", "s3")), "a link `h1-s3` exists");
     }
 
     #[test]

@@ -33,8 +33,8 @@ def _host_keys(address: Any, cpu: Any, memory: Any, cpus: Any) -> dict[str, Any]
 class Network:
     """A network of hosts and switches on this machine.
 
-    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. What you add later, the running network gets at
-    once. It ends with `stop`, with the `with` block, or
+    Build it with `add_host`, `add_switch` and `add_link`, then `start` it. What you add or remove later, the running network
+    gets or loses at once. It ends with `stop`, with the `with` block, or
     with this process, however that ends.
     """
 
@@ -131,17 +131,36 @@ class Network:
             self.links.append(link)
         return link
 
+    def remove_host(self, host: AnyHost) -> None:
+        """Removes a host with its links, programs and containers. A chain that has a port there keeps it from going."""
+        self._remove(self.host(host))
+
+    def remove_switch(self, switch: Union[Switch, str]) -> None:
+        """Removes a switch with its links. A chain that has a port there keeps it from going."""
+        self._remove(self.switch(switch))
+
+    def remove_link(self, link: Union[Link, str]) -> None:
+        """Removes a link. A host that loses its first link has its addresses on the next one."""
+        found = self.link(link.name if isinstance(link, Link) else link)
+        with self.batch():
+            self.links.remove(found)
+
+    def _remove(self, node: Node) -> None:
+        with self.batch():
+            self.links = [link for link in self.links if node.name not in link.ends]
+            del self._nodes[node.name]
+
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Collects additions to a running network: at the end of the block the network gets all of them, or none."""
+        """Collects changes of a running network: at the end of the block the network has all of them, or none."""
         if self._collects or not self.is_running:
             yield
             return
         if self._lease is None:
             raise FailedError(
-                f"network `{self.name}` is attached, so this script adds nothing to it: add to its file, and `up` the file",
+                f"network `{self.name}` is attached, so this script does not change its parts: change its file, and `up` the file",
                 object=self.name,
-                remedy="add to its file, and `up` the file",
+                remedy="change its file, and `up` the file",
             )
         nodes, links = dict(self._nodes), list(self.links)
         self._collects = True

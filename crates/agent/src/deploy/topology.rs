@@ -28,10 +28,16 @@ pub(crate) struct NewTopologies<'a> {
 }
 
 impl NewTopologies<'_> {
-    /// Keeps the topologies, because the request has succeeded.
-    pub(crate) fn keep(mut self) {
+    /// Keeps the topologies, because the request has succeeded, and removes what the description of
+    /// a running one lacks.
+    ///
+    /// # Errors
+    /// A part could not be removed. All else is as the request wants it.
+    pub(crate) fn keep(mut self) -> Result<(), ApiError> {
         self.names.clear();
-        self.growing.drain(..).for_each(Growing::keep);
+        let node = self.node;
+        let kept: Vec<_> = self.growing.drain(..).map(|one| one.keep(node)).collect();
+        kept.into_iter().collect()
     }
 }
 
@@ -99,10 +105,12 @@ pub(crate) fn refuse_all(topologies: &[Topology]) -> Result<(), ApiError> {
 }
 
 /// Makes all topologies of a file, or none. A running topology gets the hosts, switches and links
-/// that its description has more. The caller has reserved their names.
+/// that its description has more; those that it lacks go when the request is kept. The caller has
+/// reserved their names.
 ///
 /// # Errors
-/// The description of a running topology lacks or changes a part, or a topology cannot be made.
+/// The description of a running topology changes a part, or lacks one that a chain uses, or a
+/// topology cannot be made.
 pub(crate) fn make<'a>(
     node: &'a Node,
     topologies: &[Topology],
@@ -118,7 +126,7 @@ pub(crate) fn make<'a>(
             |cause: String| ApiError::failed(format!("{place}: topology `{name}`: {cause}"));
         netem::check(topology).map_err(failed)?;
         if let Some(running) = node.topologies.get(name) {
-            if let Some(growing) = Growing::start(&node.parts, &running, topology)? {
+            if let Some(growing) = Growing::start(node, &running, topology)? {
                 made.growing.push(growing);
             }
             continue;
@@ -167,7 +175,7 @@ pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
     let Some(topology) = node.topologies.get(name) else {
         return Ok(false);
     };
-    let users = users_of(node, &topology);
+    let users = users_of(node, &topology, &Network::owns_interface);
     if !users.is_empty() {
         return Err(ApiError::failed(format!(
             "topology `{name}`: its hosts are the ports of chains: run `myelin down {}` first",
@@ -178,8 +186,12 @@ pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
     Ok(true)
 }
 
-/// The chains that use an interface of the topology.
-fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
+/// The chains that use such interfaces of the topology, and all chains over its nodes.
+pub(crate) fn users_of(
+    node: &Node,
+    topology: &RunningTopology,
+    is_used: &dyn Fn(&Network, &str) -> bool,
+) -> Vec<String> {
     let running = node.chains.all();
     let waiting = node.chains.all_waiting();
     let running = running.iter().map(|running| {
@@ -195,7 +207,7 @@ fn users_of(node: &Node, topology: &RunningTopology) -> Vec<String> {
         let ports = ports
             .iter()
             .flat_map(|ports| [&ports.ingress, &ports.egress]);
-        ports.into_iter().any(|port| network.owns_interface(port))
+        ports.into_iter().any(|port| is_used(&network, port))
     };
     let spans = node.spans.all();
     let spans = spans.iter().filter(|span| span.topology == topology.name);

@@ -66,7 +66,7 @@ struct LineState {
     /// `None` only while the line is dropped.
     worker: Option<DelayLine>,
     deaths: Deaths,
-    /// By their position in the topology.
+    /// By their number in the network.
     links: BTreeMap<usize, ImpairedLink>,
     /// The number of the next direction that no link has had.
     next: u16,

@@ -169,6 +169,24 @@ impl HostContainers {
         Ok(())
     }
 
+    /// Ends all containers of a host and removes them.
+    pub(crate) fn remove_all(&self, host: &str) {
+        let own: Vec<_> = {
+            let mut slots = lock(&self.0);
+            let (own, others) = std::mem::take(&mut *slots)
+                .into_iter()
+                .partition(|(key, slot)| key.0 == host && matches!(slot, Slot::Running(_)));
+            *slots = others;
+            BTreeMap::into_values(own).collect()
+        };
+        for slot in own {
+            if let Slot::Running(container) = slot {
+                // Readers hold a container briefly.
+                end_all(&[&wait_until_unique(container)]);
+            }
+        }
+    }
+
     /// Shortens the outputs that have become too long.
     pub(crate) fn truncate_logs(&self) {
         for container in self.running() {

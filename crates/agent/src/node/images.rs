@@ -124,7 +124,8 @@ pub(crate) fn import(request: &ImageRequest, journal: &Journal) -> Result<ImageS
             archive.display()
         )));
     }
-    // Only root may enter: files of an image may be writable by all.
+    // Others may enter by name, because root of a user's container is that user outside. They may
+    // not list the images.
     let mut private = DirBuilder::new();
     private.recursive(true).mode(0o711);
     let parent = directory();

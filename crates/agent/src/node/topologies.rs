@@ -110,7 +110,8 @@ impl RunningTopology {
         for (position, (described, (_, ends, is_up))) in links.enumerate() {
             described.ends = ends.map(describe_end);
             described.is_up = is_up;
-            described.directions = self.line.directions(position);
+            let number = network.link_number(position);
+            described.directions = number.and_then(|number| self.line.directions(number));
         }
         status.delay_line = self.line.status();
         status.made_ms = Some(self.made_ms);

@@ -41,6 +41,8 @@ pub(super) fn build(network: &mut Network, topology: &Topology, journal: &Journa
         made_hosts: network.topology.hosts.len(),
         made_switches: network.topology.switches.len(),
         made_links: network.links.len(),
+        link_numbers: network.number_links(topology.links.len() - network.links.len()),
+        interfaces: network.number_interfaces(topology),
         is_first: network.links_guard.is_none(),
     };
     builder.build(network, journal)
@@ -64,16 +66,23 @@ struct Builder<'a> {
     made_hosts: usize,
     made_switches: usize,
     made_links: usize,
+    /// The number of each new link.
+    link_numbers: Vec<usize>,
+    /// The number of each end of each new link at its host: 0 for `eth0`.
+    interfaces: Vec<[usize; 2]>,
     /// Whether the network has nothing yet.
     is_first: bool,
 }
 
-/// Where the ends of each new link will be.
-#[derive(Clone, Copy)]
-struct LinkPlan<'a> {
-    /// The number of each end at its host: 0 for `eth0`.
-    interfaces: &'a [[u32; 2]],
-    attachments: &'a [[Attachment; 2]],
+/// A new link.
+struct NewLink {
+    /// The position in the topology.
+    position: usize,
+    /// The number in the names of its ends at switches.
+    number: usize,
+    /// The number of each end at its host.
+    interfaces: [usize; 2],
+    at: [Attachment; 2],
 }
 
 impl Builder<'_> {
@@ -87,15 +96,13 @@ impl Builder<'_> {
             network.links_guard = Some(journal.guard(links)?);
         }
         let mut netlink = Netlink::open()?;
-        self.create_bridges(&mut netlink, &mut hosts, &mut network.switches)?;
-        let interfaces = self.number_interfaces();
-        let attachments = self.attach(&mut network.switches)?;
-        let plan = LinkPlan {
-            interfaces: &interfaces,
-            attachments: &attachments,
-        };
-        self.create_links(&mut netlink, &mut hosts, &network.switches, plan)?;
-        let links = self.find_ends(&mut netlink, &mut hosts, plan)?;
+        let ports = self.plan_ports();
+        let numbers = network.number_bridges(ports.iter().map(SwitchPorts::bridges).sum());
+        let switches = &mut network.switches;
+        self.create_bridges(&mut netlink, &mut hosts, switches, (ports, &numbers))?;
+        let plan = self.attach(switches)?;
+        self.create_links(&mut netlink, &mut hosts, switches, &plan)?;
+        let links = self.find_ends(&mut netlink, &mut hosts, &plan)?;
         self.bring_ports_up(&mut netlink, &links)?;
         self.configure_hosts(&mut hosts, &links)?;
         wait_until_operational(&mut netlink, &links)?;
@@ -130,10 +137,9 @@ impl Builder<'_> {
         netlink: &mut Netlink,
         hosts: &mut OpenHosts,
         switches: &mut Vec<Switch>,
+        (ports, mut numbers): (Vec<SwitchPorts>, &[usize]),
     ) -> Result<()> {
-        let ports = self.plan_ports();
-        let mut first: usize = switches.iter().map(|switch| switch.bridges.len()).sum();
-        let names = self.create_bare_bridges(netlink, first, &ports)?;
+        let names = self.create_bare_bridges(netlink, numbers, &ports)?;
         let found = self.find_links(netlink)?;
         let mut bridges = names.iter().map(|name| find(&found, name).map(Link::id));
         let mut requests = Vec::new();
@@ -142,23 +148,25 @@ impl Builder<'_> {
             let own = bridges.by_ref().take(ports.bridges());
             let own: Vec<LinkId> = own.collect::<Result<_>>()?;
             let is_openflow = ports.is_openflow();
-            for (bridge, number) in own.iter().zip(first..) {
-                let alias = format!("{} {name}", self.topology.name);
+            let (own_numbers, rest) = numbers.split_at(own.len());
+            numbers = rest;
+            let alias = format!("{} {name}", self.topology.name);
+            for bridge in &own {
                 requests.extend([describe_quiet(bridge, &alias), link::set_up(bridge)]);
-                if number > first && !is_openflow {
-                    let joint =
-                        [Side::First, Side::Second].map(|side| self.names.joint(number, side));
-                    self.join_bridges(netlink, &joint, [&own[0], bridge])?;
-                }
             }
             let joints = if is_openflow {
-                self.join_openflow(netlink, hosts, (position, first), &own)?
+                self.join_openflow(netlink, hosts, (position, own_numbers), &own)?
             } else {
+                for (bridge, number) in own.iter().zip(own_numbers).skip(1) {
+                    let joint =
+                        [Side::First, Side::Second].map(|side| self.names.joint(*number, side));
+                    self.join_bridges(netlink, &joint, [&own[0], bridge])?;
+                }
                 Vec::new()
             };
-            first += own.len();
             switches.push(Switch {
                 bridges: own,
+                numbers: own_numbers.to_vec(),
                 ports,
                 joints,
             });
@@ -186,19 +194,19 @@ impl Builder<'_> {
         switches.map(plan).collect()
     }
 
-    /// Makes the bridges of switches, and returns their names. `first` is the first one's number.
+    /// Makes the bridges of switches, and returns their names.
     fn create_bare_bridges(
         &self,
         netlink: &mut Netlink,
-        first: usize,
+        numbers: &[usize],
         switches: &[SwitchPorts],
     ) -> Result<Vec<String>> {
         let group = &self.names.group;
         let of_switch = |ports: &SwitchPorts| vec![ports.is_openflow(); ports.bridges()];
         let is_relay = switches.iter().flat_map(of_switch);
-        let named = (first..).zip(is_relay);
+        let named = numbers.iter().zip(is_relay);
         let named: Vec<(String, bool)> = named
-            .map(|(number, is_relay)| (self.names.bridge(number), is_relay))
+            .map(|(number, is_relay)| (self.names.bridge(*number), is_relay))
             .collect();
         let create = |(name, is_relay): &(String, bool)| {
             if *is_relay {
@@ -240,23 +248,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Numbers the interfaces of the new links, at each host in the order of its links.
-    fn number_interfaces(&self) -> Vec<[u32; 2]> {
-        let mut counts = vec![0; self.topology.hosts.len()];
-        let mut number = |end: &String| {
-            let host = self.hosts.get(end.as_str());
-            host.map_or(0, |host| {
-                counts[*host] += 1;
-                counts[*host] - 1
-            })
-        };
-        let links = self.topology.links.iter();
-        let numbers = links.map(|link| [number(&link.ends[0]), number(&link.ends[1])]);
-        numbers.skip(self.made_links).collect()
-    }
-
     /// Chooses where each end of each new link is.
-    fn attach(&self, switches: &mut [Switch]) -> Result<Vec<[Attachment; 2]>> {
+    fn attach(&self, switches: &mut [Switch]) -> Result<Vec<NewLink>> {
         let mut attach = |end: &String| {
             if let Some(host) = self.hosts.get(end.as_str()) {
                 return Ok(Attachment::Host(*host));
@@ -271,8 +264,17 @@ impl Builder<'_> {
                     Error::new(action, ErrorKind::NotFound, "no switch has that name")
                 })
         };
-        self.new_links()
-            .map(|(_, link)| Ok([attach(&link.ends[0])?, attach(&link.ends[1])?]))
+        let numbers = self.link_numbers.iter().zip(&self.interfaces);
+        let links = self.new_links().zip(numbers);
+        links
+            .map(|((position, link), (number, interfaces))| {
+                Ok(NewLink {
+                    position,
+                    number: *number,
+                    interfaces: *interfaces,
+                    at: [attach(&link.ends[0])?, attach(&link.ends[1])?],
+                })
+            })
             .collect()
     }
 
@@ -281,13 +283,12 @@ impl Builder<'_> {
         netlink: &mut Netlink,
         hosts: &mut OpenHosts,
         switches: &[Switch],
-        plan: LinkPlan<'_>,
+        plan: &[NewLink],
     ) -> Result<()> {
         let mut requests = Vec::new();
         let mut trunks = Vec::new();
-        let ends = plan.attachments.iter().zip(plan.interfaces);
-        for ((ends, eth), number) in ends.zip(self.made_links..) {
-            let names = eth.map(|eth| format!("eth{eth}"));
+        for new in plan {
+            let names = new.interfaces.map(|eth| format!("eth{eth}"));
             let inside = |side: usize, netns| PlacedEnd {
                 end: VethEnd {
                     namespace: netns,
@@ -295,9 +296,11 @@ impl Builder<'_> {
                 },
                 group: None,
             };
-            let port = |side| self.names.port(number, side);
-            match *ends {
-                [Attachment::Host(one), Attachment::Host(other)] if self.has_wires(number) => {
+            let port = |side| self.names.port(new.number, side);
+            match new.at {
+                [Attachment::Host(one), Attachment::Host(other)]
+                    if self.has_wires(new.position) =>
+                {
                     let names = [port(Side::First), port(Side::Second)];
                     for (side, host) in [one, other].into_iter().enumerate() {
                         let far = inside(side, Some(&hosts[&host].0));
@@ -317,7 +320,7 @@ impl Builder<'_> {
                     Attachment::Switch { switch, bridge },
                     Attachment::Host(host),
                 ] => {
-                    let side = usize::from(ends[0] != Attachment::Host(host));
+                    let side = usize::from(new.at[0] != Attachment::Host(host));
                     let name = port(Side::First);
                     let bridge = Some(&switches[switch].bridges[bridge]);
                     let far = inside(side, Some(&hosts[&host].0));
@@ -364,8 +367,8 @@ impl Builder<'_> {
 
     /// Whether a link between hosts has an end of its own for each host in the caller's namespace:
     /// only there a delay line can take its packets.
-    fn has_wires(&self, number: usize) -> bool {
-        let link = &self.topology.links[number];
+    fn has_wires(&self, position: usize) -> bool {
+        let link = &self.topology.links[position];
         let is_host = |end: &String| self.hosts.contains_key(end.as_str());
         let is_delayed = !link.impairments.is_none() && link.by == LinkEmulation::DelayLine;
         is_delayed && link.ends.iter().all(is_host)
@@ -375,20 +378,20 @@ impl Builder<'_> {
     fn find_wires(
         &self,
         found: &HashMap<String, Link>,
-        number: usize,
+        new: &NewLink,
     ) -> Result<Option<[Link; 2]>> {
-        if !self.has_wires(number) {
+        if !self.has_wires(new.position) {
             return Ok(None);
         }
-        let wire = |side| find(found, &self.names.port(number, side)).cloned();
+        let wire = |side| find(found, &self.names.port(new.number, side)).cloned();
         Ok(Some([wire(Side::First)?, wire(Side::Second)?]))
     }
 
     /// The names of a link's ends at switches.
-    fn port_names(&self, number: usize, ends: &[Attachment; 2]) -> [Option<String>; 2] {
+    fn port_names(&self, new: &NewLink) -> [Option<String>; 2] {
         let is_port = |end: &Attachment| matches!(end, Attachment::Switch { .. });
-        let port = |side| Some(self.names.port(number, side));
-        match [is_port(&ends[0]), is_port(&ends[1])] {
+        let port = |side| Some(self.names.port(new.number, side));
+        match new.at.each_ref().map(is_port) {
             [false, false] => [None, None],
             [true, false] => [port(Side::First), None],
             [false, true] => [None, port(Side::First)],
@@ -402,22 +405,21 @@ impl Builder<'_> {
         &self,
         netlink: &mut Netlink,
         hosts: &mut OpenHosts,
-        plan: LinkPlan<'_>,
+        plan: &[NewLink],
     ) -> Result<Vec<LinkEnds>> {
         let found = self.find_links(netlink)?;
-        let mut links = Vec::with_capacity(plan.attachments.len());
-        let ends = plan.attachments.iter().zip(plan.interfaces);
-        for ((at, eth), number) in ends.zip(self.made_links..) {
-            let names = self.port_names(number, at);
-            let wires = self.find_wires(&found, number)?;
+        let mut links = Vec::with_capacity(plan.len());
+        for new in plan {
+            let names = self.port_names(new);
+            let wires = self.find_wires(&found, new)?;
             let mut end = |side: usize| {
                 let opposite = match (&wires, &names[1 - side]) {
                     (Some(wires), _) => wires[side].peer,
                     (None, Some(opposite)) => find(&found, opposite)?.peer,
                     (None, None) => None,
                 };
-                let name = format!("eth{}", eth[side]);
-                let link = match (&names[side], opposite, at[side]) {
+                let name = format!("eth{}", new.interfaces[side]);
+                let link = match (&names[side], opposite, new.at[side]) {
                     (Some(port), ..) => find(&found, port)?.id(),
                     (None, Some(index), _) => LinkId { index, name },
                     (None, None, Attachment::Host(host)) => {
@@ -426,10 +428,11 @@ impl Builder<'_> {
                     // Not reached: an end at a switch has a name.
                     (None, None, Attachment::Switch { .. }) => find(&found, "")?.id(),
                 };
-                let at = at[side];
+                let at = new.at[side];
                 Ok(LinkEnd { link, at })
             };
             links.push(LinkEnds {
+                number: new.number,
                 ends: [end(0)?, end(1)?],
                 wires: wires.map(|wires| wires.map(|wire| wire.id())),
                 is_down: false,

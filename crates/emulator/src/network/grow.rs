@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use myelin_linux::Result;
 use myelin_linux::journal::Journal;
-use myelin_linux::link;
+use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
+use myelin_linux::{Error, Result};
 use myelin_spec::Topology;
 
 use super::bridges::SwitchPorts;
+use super::remove::remove_each;
 use super::{Network, NetworkError, build, check};
 
 /// A network before an addition, for the undo.
@@ -21,6 +22,8 @@ pub struct Growth {
     ports: Vec<SwitchPorts>,
     /// Indices of the links in the caller's namespace.
     links_here: HashSet<u32>,
+    /// The number of each end of each new link at its host.
+    interfaces: Vec<[usize; 2]>,
 }
 
 impl Growth {
@@ -44,7 +47,7 @@ impl Network {
         check(grown).map_err(|cause| self.failed(cause))?;
         self.check_growth(grown)
             .map_err(|cause| self.failed(cause))?;
-        let before = self.before().map_err(|error| self.failed(error))?;
+        let before = self.before(grown).map_err(|error| self.failed(error))?;
         let built = build::build(self, grown, journal);
         if let Err(error) = built {
             let error = self.failed(error);
@@ -98,7 +101,7 @@ impl Network {
         Ok(())
     }
 
-    fn before(&self) -> Result<Growth> {
+    fn before(&self, grown: &Topology) -> Result<Growth> {
         let links = self.names.group.links(&mut Netlink::open()?)?;
         let ports = self.switches.iter().map(|switch| switch.ports.clone());
         Ok(Growth {
@@ -107,6 +110,7 @@ impl Network {
             resources: self.resources.0.len(),
             ports: ports.collect(),
             links_here: links.iter().map(|link| link.index).collect(),
+            interfaces: self.number_interfaces(grown),
         })
     }
 
@@ -128,31 +132,34 @@ impl Network {
             self.resources.0.pop();
         }
         self.topology = before.topology.clone();
-        removed.map_err(|error| self.failed(error))
+        self.all(&removed)
     }
 
-    fn remove_new_links(&self, before: &Growth, grown: &Topology) -> Result<()> {
-        let mut netlink = Netlink::open()?;
-        let mut links = self.names.group.links(&mut netlink)?;
-        links.retain(|link| !before.links_here.contains(&link.index));
-        for new in links {
+    /// Removes all new links, also after a failure.
+    fn remove_new_links(&self, before: &Growth, grown: &Topology) -> Vec<Error> {
+        let mut failed = Vec::new();
+        let mut keep = |removed: Result<()>| failed.extend(removed.err());
+        keep(Netlink::open().and_then(|mut netlink| {
+            let mut links = self.names.group.links(&mut netlink)?;
+            links.retain(|link| !before.links_here.contains(&link.index));
             // The other end of a pair goes with the first one.
-            if netlink.link_by_index(new.index).is_ok() {
-                netlink.apply([link::delete(&new.id())])?;
-            }
-        }
+            remove_each(&mut netlink, links.iter().map(Link::id))
+        }));
         // A link between two hosts has no end here. It goes with a new host.
         let is_old = |end: &String| before.topology.host(end).is_some();
-        for spec in grown.links.iter().skip(before.topology.links.len()) {
+        let new_links = grown.links.iter().skip(before.topology.links.len());
+        for (spec, interfaces) in new_links.zip(&before.interfaces) {
             if !spec.ends.iter().all(is_old) {
                 continue;
             }
-            let netns = Netns::open(&self.names.netns(&spec.ends[0]))?;
-            let mut inside = Netlink::open_in(&netns)?;
-            if let Ok(found) = inside.link(&grown.interface(&spec.ends[0], spec)) {
-                inside.apply([link::delete(&found.id())])?;
-            }
+            keep(
+                Netns::open(&self.names.netns(&spec.ends[0])).and_then(|netns| {
+                    let mut inside = Netlink::open_in(&netns)?;
+                    let found = inside.link(&format!("eth{}", interfaces[0]));
+                    remove_each(&mut inside, found.ok().map(|link| link.id()))
+                }),
+            );
         }
-        Ok(())
+        failed
     }
 }

@@ -14,6 +14,8 @@ pub struct Run<'a> {
     pub cgroup: &'a str,
 }
 
+/// The interface of a host's first link, which has the host's addresses.
+pub(super) const FIRST_INTERFACE: &str = "eth0";
 /// The bridge of a node with several links, in the node's namespace.
 pub(super) const NODE_BRIDGE: &str = "br0";
 

@@ -51,22 +51,28 @@ impl LineSlot {
             let point = network.delay_point(&link.name);
             let point = point.map_err(ApiError::failed)?;
             let name = &link.name;
-            line.impair(position, &point, &link.impairments)
+            line.impair(number_of(network, position)?, &point, &link.impairments)
                 .map_err(|error| ApiError::failed(format!("link `{name}`: {error}")))?;
         }
         *slot = Some(line);
         Ok(())
     }
 
-    /// Releases the links from position `first` on.
+    /// Releases the links at these positions of the topology, also after a failure.
     ///
     /// # Errors
     /// The kernel refuses to detach a program.
-    pub(crate) fn release_from(&self, first: usize, links: usize) -> Result<(), ApiError> {
-        let line = self.get();
-        line.iter()
-            .flat_map(|line| (first..links).map(|position| line.release(position)))
-            .collect()
+    pub(crate) fn release(
+        &self,
+        positions: impl Iterator<Item = usize>,
+        network: &Network,
+    ) -> Result<(), ApiError> {
+        let Some(line) = self.get() else {
+            return Ok(());
+        };
+        let numbers = positions.filter_map(|position| network.link_number(position));
+        let released: Vec<_> = numbers.map(|number| line.release(number)).collect();
+        released.into_iter().collect()
     }
 
     /// Changes delay, rate and loss of a link under traffic.
@@ -105,24 +111,25 @@ impl LineSlot {
         (position, point): (usize, &DelayPoint),
         after: &Impairments,
     ) -> Result<(), ApiError> {
+        let number = number_of(network, position)?;
         let mut slot = lock(&self.0);
         // Only the line joins the wires of a link.
         if after.is_none() && !matches!(point, DelayPoint::Wires(_)) {
-            return slot.as_ref().map_or(Ok(()), |line| line.release(position));
+            return slot.as_ref().map_or(Ok(()), |line| line.release(number));
         }
         if let Some(line) = &*slot {
-            return line.impair(position, point, after);
+            return line.impair(number, point, after);
         }
         let topology = &network.topology().name;
         let line = TopologyLine::start(parts, topology, std::iter::once(after))?;
-        line.impair(position, point, after)?;
+        line.impair(number, point, after)?;
         *slot = Some(Arc::new(line));
         Ok(())
     }
 
-    /// Returns the counters of both directions of a link, and the state of the line.
-    pub(crate) fn directions(&self, position: usize) -> Option<[DirectionStatus; 2]> {
-        let counters = self.get()?.counters(position)?;
+    /// Returns the counters of both directions of the link with this number.
+    pub(crate) fn directions(&self, number: usize) -> Option<[DirectionStatus; 2]> {
+        let counters = self.get()?.counters(number)?;
         Some(counters.map(|stats| DirectionStatus {
             arrived: stats.arrived,
             arrived_bytes: stats.arrived_bytes,
@@ -156,4 +163,10 @@ impl LineSlot {
             lateness: (&stats.lateness).into(),
         })
     }
+}
+
+/// Returns the number of the link at this position, which the line knows.
+fn number_of(network: &Network, position: usize) -> Result<usize, ApiError> {
+    let number = network.link_number(position);
+    number.ok_or_else(|| ApiError::failed("the link does not exist any more"))
 }

@@ -9,12 +9,10 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::{ErrorKind, Result, address, netns, sysctl};
 use myelin_spec::{HostAddress, HostSpec};
 
-use super::super::names::NODE_BRIDGE;
+use super::super::names::{FIRST_INTERFACE, NODE_BRIDGE};
 use super::super::{Attachment, LinkEnds, has_group};
 use super::{Builder, OpenHosts, socket_of};
 
-/// The interface of a host's first link, which has the host's addresses.
-const FIRST_INTERFACE: &str = "eth0";
 /// Index of the loopback link of each namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK_INDEX: u32 = 1;
 

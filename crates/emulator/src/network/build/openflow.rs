@@ -11,8 +11,8 @@ use super::{Builder, OpenHosts};
 
 impl Builder<'_> {
     /// Makes a joint from each bridge to the namespace of the OpenFlow switches, and returns the
-    /// ends here. `switch` and `first` are the position of the switch and the number of its first
-    /// bridge.
+    /// ends here. `switch` and `numbers` are the position of the switch and the numbers of its
+    /// bridges.
     ///
     /// The switch reads frames from packet sockets. The joints have no offloads, so it sees frames
     /// of wire size with whole checksums.
@@ -20,15 +20,15 @@ impl Builder<'_> {
         &self,
         netlink: &mut Netlink,
         hosts: &mut OpenHosts,
-        (switch, first): (usize, usize),
+        (switch, numbers): (usize, &[usize]),
         bridges: &[LinkId],
     ) -> Result<Vec<LinkId>> {
         let Some((netns, inside)) = hosts.get_mut(&self.topology.hosts.len()) else {
             return Ok(Vec::new());
         };
         let mut joints = Vec::with_capacity(bridges.len());
-        for (port, bridge) in bridges.iter().enumerate() {
-            let name = self.names.joint(first + port, Side::First);
+        for (port, (bridge, number)) in bridges.iter().zip(numbers).enumerate() {
+            let name = self.names.joint(*number, Side::First);
             let far = interface(switch, port);
             let far_end = PlacedEnd {
                 end: VethEnd {

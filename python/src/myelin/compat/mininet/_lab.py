@@ -93,16 +93,21 @@ class Lab:
         self.links.append(link)
 
     def remove_link(self, link: Any) -> None:
-        """Removes a link of a network that does not run."""
+        """Removes a link, also of a running network."""
         if self.is_running and link.made is not None:
-            raise NoCounterpart(f"the end of the link {link} of a running network", "set the link down")
+            self.network.remove_link(link.made)
+        link.made = None
         if link in self.links:
             self.links.remove(link)
 
     def remove_node(self, node: Any) -> None:
-        """Removes a node of a network that does not run."""
+        """Removes a node with its links, also of a running network."""
         if self.is_running and node.made is not None:
-            raise NoCounterpart(f"the end of the node {node} of a running network", "set its links down")
+            (self.network.remove_switch if node.is_switch else self.network.remove_host)(node.made)
+            node.made = None
+        for link in [link for link in self.links if node in (link.intf1.node, link.intf2.node)]:
+            link.made = None
+            link.delete()
         if node in self.nodes:
             self.nodes.remove(node)
 

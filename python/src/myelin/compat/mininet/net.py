@@ -146,7 +146,10 @@ class Mininet:
         return macColonHex(random.getrandbits(46) << 2 >> 2 & 0xFCFFFFFFFFFF | 0x020000000000)
 
     def delNode(self, node: Any, nodes: Optional[list[Any]] = None) -> None:
-        """Removes a node of a network that does not run."""
+        """Removes a node with its links, also of a running network."""
+        self.links = [link for link in self.links if node not in (link.intf1.node, link.intf2.node)]
+        if node in self.lab.controllers:
+            self.lab.controllers.remove(node)
         self.lab.remove_node(node)
         for known in [nodes] if nodes else [self.hosts, self.switches, self.controllers]:
             if node in known:
@@ -157,7 +160,7 @@ class Mininet:
     delHost = delSwitch = delController = delNode
 
     def delLink(self, link: Any) -> None:
-        """Removes a link of a network that does not run."""
+        """Removes a link, also of a running network."""
         link.delete()
         self.links.remove(link)
 
