@@ -19,6 +19,8 @@ pub struct Booking {
     pub chain: String,
     /// The promised delay, ns.
     pub latency_ns: Option<u64>,
+    /// The delay in the contract, from which turns by deadline have their deadlines, ns.
+    pub(super) budget_ns: Option<u64>,
     /// The policer's profile; unlimited without an agreed rate.
     pub profile: Profile,
     /// How the chain's workers share their core; `None` without a worker.
@@ -71,6 +73,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
     Booking {
         chain: chain.name.clone(),
         latency_ns: sla.latency_ns,
+        budget_ns: plan.sla.latency_ns,
         profile,
         policed: plan.policing.is_some(),
         core_uses: CoreUse::of(chain, plan),

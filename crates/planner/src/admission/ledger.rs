@@ -202,7 +202,6 @@ impl Ledger {
             .map(|(_, number)| *number)
     }
 
-    #[cfg(test)]
     pub(super) fn bookings(&self) -> impl Iterator<Item = &Booking> {
         self.bookings.values()
     }
