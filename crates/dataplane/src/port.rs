@@ -35,8 +35,7 @@ pub trait Port {
     /// Puts a packet into the transmit ring. Returns the packet if the ring is full.
     fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer>;
 
-    /// Like [`Port::transmit`], with the packet's stamp, for a port whose other end tells packets by
-    /// their stamps.
+    /// Like [`Port::transmit`], with the packet's stamp, for a port that passes it on.
     #[inline]
     fn transmit_stamped(
         &mut self,

@@ -338,7 +338,8 @@ impl<W: Word, M: Deref<Target = [W]>> Observer<M> {
     }
 
     /// Reads one word of the oldest descriptor, in a ring with slots of `N` words. Returns `None`
-    /// without a descriptor. If the consumer takes it meanwhile, the word may be that of a later one.
+    /// without a descriptor. If the consumer takes it meanwhile, the word may be that of a later
+    /// one.
     #[inline]
     pub fn oldest<const N: usize>(&self, word: usize) -> Option<u64> {
         let dequeued = self.dequeued();

@@ -69,8 +69,8 @@ pub fn busy_with_turns(
     times.min()
 }
 
-/// Returns the ways to count switches: one for each turn, or two for each turn of all tasks but one,
-/// and one more.
+/// Returns the ways to count switches: one for each turn, or two for each turn of all tasks but
+/// one, and one more.
 fn ways_to_count(tasks: &[DeadlineTask]) -> impl Iterator<Item = Option<usize>> {
     std::iter::once(None).chain((0..tasks.len()).map(Some))
 }
@@ -343,10 +343,10 @@ mod tests {
         }
     }
 
-    /// Returns the longest delay of each task from the stamp, us. A turn of another task than the last one costs a
-    /// switch. The core stalls for `stall.1` after it has
-    /// chosen turn `stall.0` of a busy period. Of simultaneous packets that end its idle time, it
-    /// serves the last task. Of equal deadlines, it serves the last task.
+    /// Returns the longest delay of each task from the stamp, us. A turn of another task than the
+    /// last one costs a switch. The core stalls for `stall.1` after it has chosen turn `stall.0` of
+    /// a busy period. Of simultaneous packets that end its idle time, it serves the last task. Of
+    /// equal deadlines, it serves the last task.
     fn simulate(sent: &[(Drawn, Vec<Packet>)], switch: u128, stall: (usize, u128)) -> Vec<u128> {
         let longest = simulate_both(sent, switch, stall).into_iter();
         longest.map(|[from_stamp, _]| from_stamp).collect()

@@ -165,8 +165,8 @@ impl SharedCore {
         })
     }
 
-    /// Whether a task may read a lane: there is room for a batch behind the lane. A ring shorter than
-    /// a batch has room when it is empty. `packets` returns the packets in a ring.
+    /// Whether a task may read a lane: there is room for a batch behind the lane. A ring shorter
+    /// than a batch has room when it is empty. `packets` returns the packets in a ring.
     #[inline]
     pub fn has_room(&self, lane: &Lane, batch: u32, packets: impl Fn(usize) -> u32) -> bool {
         lane.egress.is_none_or(|ring| {
