@@ -295,7 +295,7 @@ fn plan_says_who_is_next_and_up_refuses_two_policies_on_a_core() {
     let unbounded = myelin.write_file(&chain("right", &worker("unis")));
     let plan = myelin.run_ok(&["plan", unbounded.to_str().unwrap()]);
     let plan = plan.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(plan.contains("`round-robin` and `os` have one"), "{plan}");
+    assert!(plan.contains("`round-robin`, `os`, and"), "{plan}");
     for (more, problem) in [
         (
             "  worker: { sharing: { policy: unis, reads: 3 } }\n",

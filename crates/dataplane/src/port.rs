@@ -35,6 +35,17 @@ pub trait Port {
     /// Puts a packet into the transmit ring. Returns the packet if the ring is full.
     fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer>;
 
+    /// Like [`Port::transmit`], with the packet's stamp, for a port that passes it on.
+    #[inline]
+    fn transmit_stamped(
+        &mut self,
+        memory: &FrameMemory,
+        buffer: Buffer,
+        _stamp_ns: u64,
+    ) -> Result<(), Buffer> {
+        self.transmit(memory, buffer)
+    }
+
     /// Starts the transmission, and wakes the sender if necessary. Returns the number of system
     /// calls.
     fn flush(&mut self, memory: &FrameMemory) -> u64;

@@ -20,11 +20,47 @@ use crate::port::{Buffer, FramePool, Port};
 use crate::spsc::{RingFile, SharedConsumer, SharedProducer};
 use crate::umem::{Borrower, Frame, FrameMemory};
 
-/// Words of a descriptor: address in the UMEM, length of the packet. Length 0 returns a frame
-/// without a packet to the first process.
+/// Words of a descriptor: address in the UMEM; length of the packet and its stamp ([`RingStamp`]).
+/// Length 0 returns a frame without a packet to the first process.
 pub(crate) const WORDS: usize = 2;
 /// Most frames that a refill returns.
 const RETURN_BATCH: u32 = 64;
+
+/// The stamp of a packet in a descriptor, so that other processes see when the oldest packet of a
+/// ring came to its chain: microseconds of 1024 ns, of which the lower 32 bits suffice for an hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RingStamp(u32);
+
+impl RingStamp {
+    /// Word of a descriptor with the length and the stamp.
+    pub(crate) const WORD: usize = 1;
+    const SHIFT: u32 = 10;
+
+    /// Makes the stamp of a time; 0 ns is no stamp.
+    #[inline]
+    pub(crate) fn of(stamp_ns: u64) -> Self {
+        Self((stamp_ns >> Self::SHIFT) as u32)
+    }
+
+    #[inline]
+    fn with_len(self, len: u32) -> u64 {
+        u64::from(self.0) << 32 | u64::from(len)
+    }
+
+    /// Returns the time of a word at `now_ns`, at most an hour ago; `None` without a packet or a
+    /// stamp.
+    #[inline]
+    pub(crate) fn time_ns(word: u64, now_ns: u64) -> Option<u64> {
+        let stamp = (word >> 32) as u32;
+        if stamp == 0 || word as u32 == 0 {
+            return None;
+        }
+        let age = ((now_ns >> Self::SHIFT) as u32).wrapping_sub(stamp);
+        (now_ns >> Self::SHIFT)
+            .checked_sub(age.into())
+            .map(|units| units << Self::SHIFT)
+    }
+}
 
 /// The end of a ring that a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -114,7 +150,8 @@ impl Port for RingPort {
             return None;
         };
         let [address, len] = ring.read();
-        memory.prefetch(address, len as u32);
+        let len = len as u32;
+        memory.prefetch(address, len);
         let Some((frame, offset)) = memory.take_back(address, self.borrower) else {
             self.invalid += 1;
             return None;
@@ -123,7 +160,6 @@ impl Port for RingPort {
             empty_frames.push(frame);
             return None;
         }
-        let len = len as u32;
         Some(Buffer { frame, offset, len })
     }
 
@@ -136,6 +172,16 @@ impl Port for RingPort {
 
     #[inline]
     fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
+        self.transmit_stamped(memory, buffer, 0)
+    }
+
+    #[inline]
+    fn transmit_stamped(
+        &mut self,
+        memory: &FrameMemory,
+        buffer: Buffer,
+        stamp_ns: u64,
+    ) -> Result<(), Buffer> {
         let RingEnd::Send { ring, .. } = &mut self.end else {
             return Err(buffer);
         };
@@ -143,7 +189,7 @@ impl Port for RingPort {
             return Err(buffer);
         }
         let address = memory.lend(buffer.frame, buffer.offset, self.borrower);
-        ring.write(&[address, buffer.len.into()]);
+        ring.write(&[address, RingStamp::of(stamp_ns).with_len(buffer.len)]);
         Ok(())
     }
 
@@ -353,6 +399,22 @@ mod tests {
         );
         assert!((0..3).all(|_| port.take(&successor).is_some()));
         assert_eq!(port.count_invalid(), 0);
+    }
+
+    #[test]
+    fn a_stamp_in_a_descriptor_is_exact_to_a_microsecond() {
+        let now_ns = (5 << 43) + (9 << 30) + 7;
+        for age_ns in [0, 1, 1023, 1_000_000, 3_600_000_000_000] {
+            let word = RingStamp::of(now_ns - age_ns).with_len(60);
+            let told_ns = RingStamp::time_ns(word, now_ns).unwrap();
+            assert!(now_ns - age_ns - told_ns < 1024, "{age_ns}");
+        }
+        let no_packet = RingStamp::of(now_ns - 9000).with_len(0);
+        for word in [0, 60, no_packet] {
+            assert_eq!(RingStamp::time_ns(word, now_ns), None);
+        }
+        // Any word of another process is a time in the past, or none.
+        assert_eq!(RingStamp::time_ns(u64::MAX, 0), None);
     }
 
     #[test]

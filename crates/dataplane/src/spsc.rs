@@ -337,6 +337,21 @@ impl<W: Word, M: Deref<Target = [W]>> Observer<M> {
         self.0[CONSUMER].load(Acquire)
     }
 
+    /// Reads one word of the oldest descriptor, in a ring with slots of `N` words. Returns `None`
+    /// without a descriptor. If the consumer takes it meanwhile, the word may be that of a later
+    /// one.
+    #[inline]
+    pub fn oldest<const N: usize>(&self, word: usize) -> Option<u64> {
+        let dequeued = self.dequeued();
+        if self.enqueued() == dequeued {
+            return None;
+        }
+        let slot = (dequeued & u64::from(self.1.saturating_sub(1))) as usize;
+        self.0
+            .get(SLOTS + slot * N + word)
+            .map(|word| word.load(Relaxed))
+    }
+
     /// Returns the number of descriptors in the ring. The number is exact if one side pauses.
     /// Otherwise it is the number at some time during the call, or slightly larger.
     pub fn occupancy(&self) -> u32 {

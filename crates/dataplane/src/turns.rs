@@ -23,6 +23,8 @@ mod members;
 mod ring_record;
 mod sensor;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use myelin_policy::Policy;
 use myelin_policy::sharing::{
     Action, CoreView, LaneState, Parameters, RingState, SharedCore, Sharing,
 };
+use myelin_spec::SharingSpec;
 use serde::{Deserialize, Serialize};
 
 use cost::{FIRST_COST_PS, known_cost_ps, next_cost_ps};
@@ -61,9 +64,9 @@ pub(crate) struct TurnSetup {
     pub(crate) task: usize,
     /// The kind of each ring; their descriptors come with the request.
     pub(crate) rings: Vec<RingKind>,
-    /// Longest time of a packet from its arrival in each ring until it leaves its chain, ns, if the
-    /// chain has a delay in its contract.
-    pub(crate) budgets_ns: Vec<Option<u64>>,
+    /// Longest time of a packet until it leaves its chain, ns, for each ring: from its stamp in a
+    /// pipeline's ring, else from the look that finds it.
+    pub(crate) budgets_ns: Vec<u64>,
     /// The ports that the worker reads, each with its lane.
     pub(crate) ports: Vec<(SocketId, usize)>,
 }
@@ -85,7 +88,7 @@ pub(crate) struct Turns {
     policy: Sharing,
     task: usize,
     sensors: Vec<RingSensor>,
-    budgets_ns: Vec<Option<u64>>,
+    budgets_ns: Vec<u64>,
     /// The lane of each port that the worker reads, by port.
     lane_of_port: Vec<Option<usize>>,
     /// Whether each ring is one that this task reads.
@@ -333,12 +336,11 @@ impl Turns {
     /// Whether the packets of a lane wait: the ring behind has no room for a batch, or the policy
     /// wants it so.
     fn leaves(&self, lane: usize, batch: u32) -> bool {
-        let has_room = |ring: usize| {
+        let packets = |ring: usize| {
             let (written, read) = self.sensors[ring].indices();
-            let capacity = self.core.capacities[ring];
-            capacity.saturating_sub(written.wrapping_sub(read)) >= batch.min(capacity)
+            written.wrapping_sub(read)
         };
-        self.policy.is_later(lane) || !self.core.lanes[lane].egress.is_none_or(has_room)
+        self.policy.is_later(lane) || !self.core.has_room(&self.core.lanes[lane], batch, packets)
     }
 
     /// Records the time of a batch of a lane.
@@ -359,10 +361,18 @@ impl Turns {
             }
             let record = self.table.ring(ring);
             let (written, read) = record.extend(indices.0, indices.1);
-            let since_ns = record.look(now_ns, written, read);
-            let due_ns = since_ns
-                .zip(self.budgets_ns[ring])
-                .map(|(since_ns, budget_ns)| since_ns.saturating_add(budget_ns));
+            let budget_ns = self.budgets_ns[ring];
+            let spacing_ns = SharingSpec::mark_spacing_ns(budget_ns);
+            let since_ns = record.look(now_ns, written, read, spacing_ns);
+            // In a pipeline the budget counts from the packet's arrival at its chain. A stamp from
+            // another process counts for one budget at most.
+            let arrived_ns = since_ns.map(|since_ns| match sensor.stamp_ns(now_ns) {
+                Some(stamp_ns) => {
+                    stamp_ns.clamp(since_ns.saturating_sub(budget_ns), since_ns.max(1))
+                }
+                None => since_ns,
+            });
+            let due_ns = arrived_ns.map(|arrived_ns| arrived_ns.saturating_add(budget_ns));
             self.seen.rings[ring] = RingState {
                 written,
                 read,

@@ -133,6 +133,16 @@ impl Port for WorkerPort {
     }
 
     #[inline]
+    fn transmit_stamped(
+        &mut self,
+        memory: &FrameMemory,
+        buffer: Buffer,
+        stamp_ns: u64,
+    ) -> Result<(), Buffer> {
+        dispatch!(self, port => port.transmit_stamped(memory, buffer, stamp_ns))
+    }
+
+    #[inline]
     fn flush(&mut self, memory: &FrameMemory) -> u64 {
         dispatch!(self, port => port.flush(memory))
     }

@@ -51,7 +51,10 @@ fn policies() -> [Parameters; 5] {
     [
         Parameters::Cooperative { reads: 8 },
         Parameters::RoundRobin { slice_ns: 20_000 },
-        Parameters::LoadTurns { round_ns: 100_000 },
+        Parameters::LoadTurns {
+            round_ns: 100_000,
+            batch: 32,
+        },
         Parameters::Unis(unis),
         Parameters::Deadline(DeadlineParameters {
             batch: 32,

@@ -14,6 +14,7 @@ mod batches;
 mod booking;
 mod core_load;
 mod core_use;
+mod deadline_turns;
 mod decision;
 mod evaluate;
 mod flow;

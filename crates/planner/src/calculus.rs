@@ -4,7 +4,8 @@
 //! curve is the least work that a server does. [`delay()`] bounds the delay, [`after_delay`] the
 //! burstiness of the output. The leftover service of one flow at a shared server depends on the
 //! scheduler: [`fcfs`], [`priority`], [`round_robin`], [`fair_share`], [`cooperative`].
-//! [`earliest_deadline`] bounds delays under earliest deadline first. [`busy_period`] is valid for
+//! [`earliest_deadline`] bounds delays under earliest deadline first, [`busy_with_turns`] the time
+//! with work. [`busy_period`] is valid for
 //! any order. [`tandem`] counts a burst once along several servers.
 //!
 //! Proofs: `docs/guarantees/proofs.md`. LBT is Le Boudec and Thiran, *Network Calculus*, Springer
@@ -34,7 +35,7 @@ pub use arrival::{ArrivalCurve, LeakyBucket};
 pub use busy_period::busy_period;
 pub use cooperative::{Turn, cooperative};
 pub use delay::delay;
-pub use earliest_deadline::{DeadlineTask, earliest_deadline};
+pub use earliest_deadline::{DeadlineBound, DeadlineTask, busy_with_turns, earliest_deadline};
 pub use fair_share::fair_share;
 pub use fcfs::fcfs;
 pub use output::after_delay;

@@ -129,6 +129,70 @@ fn turns_in_a_fixed_order_have_a_bound_also_beside_chains_without_a_rate() {
 }
 
 #[test]
+fn turns_by_deadline_have_a_bound_with_a_longest_turn() {
+    let chain = |name: &str, worker: &str, sla: &str| {
+        let sharing = "sharing: { policy: deadline, longestTurn: 200us }";
+        let more = format!("  worker: {{ {sharing}, {worker} }}\n  sla: {{ {sla} }}\n");
+        named(name, &[&pinned(XOR, Space::User)], &more)
+    };
+    let tried = |ledger: &Ledger, name: &str, sla: &str| {
+        plan_on_node(ledger, &chain(name, "batch: 16", sla), &machine())
+    };
+    let bound_ns = |plan: &Plan| plan.bound.as_ref().expect("a bound").bound_ns;
+    let tight = |latency: &str| format!("rate: 200pps, burst: 1, latency: {latency}");
+    let mut ledger = Ledger::default();
+    let (plan, booking) = tried(&ledger, "tight", &tight("3ms"));
+    let alone_ns = bound_ns(&plan);
+    let sharing = plan.sharing.unwrap();
+    assert_eq!(sharing.longest_turn_ns, Some(200_000));
+    assert!(sharing.why.starts_with("`longestTurn`"), "{sharing:?}");
+    ledger.insert(booking);
+
+    // A chain with many packets needs no switch for each of them, and one turn of it delays.
+    let bulk = "rate: 50kpps, burst: 64, latency: 100ms, enforce: policer";
+    let (plan, booking) = tried(&ledger, "bulk", bulk);
+    assert_eq!(plan.refusal, None);
+    ledger.insert(booking);
+    let beside_ns = bound_ns(&tried(&ledger, "tight", &tight("3ms")).0);
+    let expected = alone_ns + 200_000..3_000_000;
+    assert!(expected.contains(&beside_ns), "{alone_ns} {beside_ns}");
+
+    // A promise that the others leave no room for, and too many packets.
+    for sla in [
+        &tight("500us"),
+        "rate: 250kpps, burst: 10, latency: 90ms, enforce: policer",
+    ] {
+        let refusal = tried(&ledger, "new", sla).0.refusal.expect("refused");
+        assert!(refusal.contains("`bulk`, `tight`"), "{refusal}");
+    }
+    // A promise that longer batches would break.
+    let latency = format!("{}us", beside_ns / 1000 + 100);
+    let (plan, booking) = tried(&ledger, "tight", &tight(&latency));
+    assert_eq!(plan.refusal, None);
+    ledger.insert(booking);
+    let batches = chain(
+        "new",
+        "batch: 256",
+        "rate: 100pps, burst: 1, latency: 100ms",
+    );
+    let (plan, _) = plan_on_node(&ledger, &batches, &machine());
+    let refusal = plan.refusal.expect("refused");
+    assert!(
+        refusal.contains("the promise to chain `tight` would break"),
+        "{refusal}"
+    );
+
+    // Beside a chain without a rate there is no bound.
+    let mut ledger = Ledger::default();
+    ledger.insert(tried(&ledger, "free", "latency: 5ms").1);
+    let refusal = tried(&ledger, "tight", &tight("3ms"))
+        .0
+        .refusal
+        .expect("refused");
+    assert!(refusal.contains("`free`"), "{refusal}");
+}
+
+#[test]
 fn auto_is_deadline_where_workers_can_take_turns() {
     let user = [&*pinned(XOR, Space::User)];
     let worker = |name: &str, sharing: &str| {

@@ -34,7 +34,13 @@ fn decision(criterion: &mut Criterion) {
             "load-based",
             Parameters::LoadBased(LoadBasedParameters::default()),
         ),
-        ("load turns", Parameters::LoadTurns { round_ns: 1 }),
+        (
+            "load turns",
+            Parameters::LoadTurns {
+                round_ns: 1,
+                batch: 64,
+            },
+        ),
         (
             "deadline",
             Parameters::Deadline(DeadlineParameters::default()),

@@ -175,7 +175,8 @@ mod tests {
             deadline,
             any::<u32>().prop_map(|reads| Parameters::Cooperative { reads }),
             word().prop_map(|slice_ns| Parameters::RoundRobin { slice_ns }),
-            word().prop_map(|round_ns| Parameters::LoadTurns { round_ns }),
+            (word(), any::<u32>())
+                .prop_map(|(round_ns, batch)| Parameters::LoadTurns { round_ns, batch }),
         ]
     }
 

@@ -120,7 +120,7 @@ impl Bed {
         Some(
             bounds
                 .into_iter()
-                .map(|fs| fs.div_ceil(NS) as u64)
+                .map(|bound| bound.from_stamp_fs.div_ceil(NS) as u64)
                 .collect(),
         )
     }

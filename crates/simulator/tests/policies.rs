@@ -122,7 +122,10 @@ fn bed_with_rings(
 
 const COOPERATIVE: Parameters = Parameters::Cooperative { reads: 8 };
 const ROUND_ROBIN: Parameters = Parameters::RoundRobin { slice_ns: 50_000 };
-const LOAD_TURNS: Parameters = Parameters::LoadTurns { round_ns: MS };
+const LOAD_TURNS: Parameters = Parameters::LoadTurns {
+    round_ns: MS,
+    batch: 64,
+};
 
 /// UNiS with the rule that no packet waits for ever.
 fn unis() -> Parameters {

@@ -44,7 +44,10 @@ fn policy(kind: usize, core: SharedCore) -> Option<Sharing> {
         1 => Parameters::Unis(UnisParameters::default()),
         2 => Parameters::Cooperative { reads: 8 },
         3 => Parameters::RoundRobin { slice_ns: 20_000 },
-        4 => Parameters::LoadTurns { round_ns: 200_000 },
+        4 => Parameters::LoadTurns {
+            round_ns: 200_000,
+            batch: 64,
+        },
         5 => Parameters::LoadBased(LoadBasedParameters::default()),
         _ => return None,
     };

@@ -68,10 +68,38 @@ config! {
         /// The longest wait of packets that are fewer than a batch, with `policy: unis`. The
         /// published algorithm has no limit; 3600s is as good as none.
         "longestWait" longest_wait_ns: u64 = DURATION.with_default("100us");
+        /// The longest turn of a worker while packets of others have earlier deadlines, with
+        /// `policy: deadline`. With it there is a worst-case bound. Without it, turns are as long
+        /// as the deadlines allow.
+        "longestTurn" longest_turn_ns: Option<u64> = DURATION.with_hint("200us");
     }
 }
 
+/// Part of the least budget that passes between two decisions of a long turn.
+const BUDGET_PARTS: u64 = 4;
+/// Shortest and longest time between two such decisions, ns.
+const INTERVAL_NS: (u64, u64) = (10_000, 50_000);
+/// Arrival times that a ring remembers in the time of one budget.
+const MARKS_IN_BUDGET: u64 = 8;
+
 impl SharingSpec {
+    /// Time of a packet on the core, ns, if its chain agrees on no latency, with turns by deadline.
+    pub const DEFAULT_BUDGET_NS: u64 = 10_000_000;
+
+    /// Returns the time between two decisions in a long turn by deadline, ns, if this is the least
+    /// budget of a packet on the core. A packet that comes to an empty ring may wait for a part of
+    /// its budget, so decisions are rare.
+    pub fn decision_interval_ns(least_budget_ns: u64) -> u64 {
+        let (least_ns, most_ns) = INTERVAL_NS;
+        (least_budget_ns / BUDGET_PARTS).clamp(least_ns, most_ns)
+    }
+
+    /// Returns the time by which a packet with this budget may seem older than it is, ns, because a
+    /// ring remembers only some arrival times.
+    pub fn mark_spacing_ns(budget_ns: u64) -> u64 {
+        budget_ns / MARKS_IN_BUDGET
+    }
+
     /// Whether tasks of the core take turns, other than the operating system's.
     pub fn hands_over(&self) -> bool {
         self.policy != SharingPolicy::Os
@@ -79,12 +107,13 @@ impl SharingSpec {
 }
 
 /// The policy that each parameter belongs to.
-const PARAMETERS: [(&str, SharingPolicy); 5] = [
+const PARAMETERS: [(&str, SharingPolicy); 6] = [
     ("reads", SharingPolicy::Cooperative),
     ("slice", SharingPolicy::RoundRobin),
     ("round", SharingPolicy::LoadBased),
     ("gamma", SharingPolicy::Unis),
     ("longestWait", SharingPolicy::Unis),
+    ("longestTurn", SharingPolicy::Deadline),
 ];
 
 /// The key `sharing` of a worker.

@@ -230,13 +230,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
             };
             let unsent = match &mut port {
                 Some(port) if fits && buffer.len >= MIN_PACKET => {
-                    port.transmit(self.memory, buffer).or_else(|buffer| {
+                    let sent = port.transmit_stamped(self.memory, buffer, stamp_ns);
+                    sent.or_else(|buffer| {
                         if is_stuck || !port.can_make_room() {
                             return Err(buffer);
                         }
                         self.counters.add(Counter::Kicks, port.flush(self.memory));
                         port.reclaim(self.memory, &mut self.pool);
-                        let unsent = port.transmit(self.memory, buffer);
+                        let unsent = port.transmit_stamped(self.memory, buffer, stamp_ns);
                         is_stuck = unsent.is_err();
                         unsent
                     })

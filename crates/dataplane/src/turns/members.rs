@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use myelin_policy::sharing::{Lane, Parameters, SharedCore};
+use myelin_spec::SharingSpec;
 
 use super::{CoreStats, RingKind, Table, TableFile, TaskStats, TurnSetup};
 use crate::chain::SocketId;
@@ -97,14 +98,14 @@ pub struct CoreTable {
     core: SharedCore,
     policy: Parameters,
     rings: Vec<MemberRing>,
-    budgets_ns: Vec<Option<u64>>,
+    budgets_ns: Vec<u64>,
     /// For each task: its ports, each with its lane.
     ports: Vec<Vec<(SocketId, usize)>>,
 }
 
 impl CoreTable {
     /// Makes the table of a core with these tasks, in chain order, each with the longest time of
-    /// its packets on the core, ns, if their contract has one.
+    /// its packets on the core, ns; [`SharingSpec::DEFAULT_BUDGET_NS`] without one.
     ///
     /// Every task counts as alive from now on, also before its process has the table. If the core
     /// went only to tasks that have answered, the first ones could keep a process that must answer
@@ -124,7 +125,7 @@ impl CoreTable {
                 ring_of_link.insert(Arc::as_ptr(link), rings.len());
             }
             rings.push(lane.ingress.clone());
-            budgets_ns.push(*budget_ns);
+            budgets_ns.push(budget_ns.unwrap_or(SharingSpec::DEFAULT_BUDGET_NS));
         }
         if rings.len() >= MAX_FDS {
             return Err(Error::Parameter {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ring_port::{RingStamp, WORDS};
 use crate::spsc::{RingFile, SharedObserver};
 use crate::xsk::ReceiveObserver;
 
@@ -58,6 +59,18 @@ impl RingSensor {
                 let read = observer.dequeued() as u32;
                 (observer.enqueued() as u32, read)
             }
+        }
+    }
+
+    /// The time at which the oldest packet came to its chain, ns, if the ring tells it.
+    #[inline]
+    pub(super) fn stamp_ns(&self, now_ns: u64) -> Option<u64> {
+        match self {
+            Self::Pipeline(observer) => {
+                let word = observer.oldest::<WORDS>(RingStamp::WORD)?;
+                RingStamp::time_ns(word, now_ns)
+            }
+            Self::Socket(..) | Self::Replay(_) => None,
         }
     }
 

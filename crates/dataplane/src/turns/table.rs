@@ -421,7 +421,7 @@ mod tests {
             let _ = (table.running(), table.stats());
             let record = table.ring(1);
             let (written, read) = record.extend(7, 9);
-            let _ = record.look(5, written, read);
+            let _ = record.look(5, written, read, 3);
         }
     }
 }

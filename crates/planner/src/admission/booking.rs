@@ -22,6 +22,8 @@ pub struct Booking {
     pub part: Option<(String, u32)>,
     /// The promised delay, ns.
     pub latency_ns: Option<u64>,
+    /// The delay in the contract, from which turns by deadline have their deadlines, ns.
+    pub(super) budget_ns: Option<u64>,
     /// The policer's profile; unlimited without an agreed rate.
     pub profile: Profile,
     /// How the chain's workers share their core; `None` without a worker.
@@ -78,6 +80,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
             .as_ref()
             .map(|part| (chain.whole().to_owned(), part.path)),
         latency_ns: sla.latency_ns,
+        budget_ns: plan.sla.latency_ns,
         profile,
         policed: plan.policing.is_some(),
         core_uses: CoreUse::of(chain, plan),

@@ -80,8 +80,14 @@ fn check_own_promise(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
                 .latency_ns
                 .filter(|latency_ns| bound.bound_ns > *latency_ns)
                 .map(|latency_ns| {
+                    let sharers = evaluator.chains_in_turns(booking);
+                    let beside = if sharers.is_empty() {
+                        String::new()
+                    } else {
+                        format!(" beside {} on the same core", quote(&sharers))
+                    };
                     format!(
-                        "the worst-case bound of {} is above the agreed latency of {}",
+                        "the worst-case bound of {}{beside} is above the agreed latency of {}",
                         time(bound.bound_ns),
                         DURATION.format(latency_ns)
                     )
@@ -209,6 +215,18 @@ fn explain(why: &Unbounded, booking: &Booking) -> String {
             "up to {packets} packets from {port} may wait for {at}, but the ring between them holds {ring}; \
              reduce bursts, add a rate in packets to a rate in bits, or use another core"
         ),
+        Unbounded::LateTurns { at, chains } => format!(
+            "{at} takes turns by deadline with chains that are there ({}), and the packets of all, with a switch \
+             for each and for each that waits in a shaper, need more than the core or are late by far; reduce \
+             rates, agree on longer latencies, write `enforce: policer`, or use another core",
+            quote(chains)
+        ),
+        Unbounded::UnorderedTurn { at, chains } => format!(
+            "{at} takes turns by deadline with chains that are there ({}), and a worker there has several receive \
+             queues or holds packets back, so the order of deadlines in its turn is unknown; `sharing: cooperative` \
+             has a bound, or use another core",
+            quote(chains)
+        ),
         Unbounded::ShaperWait => {
             "the shaper may hold packets for any time, because rates in packets and in bits are \
              agreed and `policingBurst` is above `burst`; remove `policingBurst`, or one rate"
@@ -220,6 +238,12 @@ fn explain(why: &Unbounded, booking: &Booking) -> String {
              for all workers on that core, or use another core"
         ),
     }
+}
+
+/// Lists the names of chains.
+fn quote(chains: &[String]) -> String {
+    let chains: Vec<_> = chains.iter().map(|chain| format!("`{chain}`")).collect();
+    chains.join(", ")
 }
 
 fn describe_capacity(booking: &Booking, resource: &Resource) -> String {

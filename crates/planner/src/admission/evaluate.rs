@@ -22,6 +22,10 @@ pub(super) enum Unbounded {
     NotComputable(Resource),
     /// The chain's shaper may hold packets for any time.
     ShaperWait,
+    /// With turns by deadline, the packets of this core need more than its time.
+    LateTurns { at: Resource, chains: Vec<String> },
+    /// With turns by deadline, the order of a worker's packets within its turn is unknown.
+    UnorderedTurn { at: Resource, chains: Vec<String> },
     /// The ledger does not have this path.
     UnknownPath,
     /// More packets may wait for a worker than the ring from a port holds.
@@ -118,6 +122,11 @@ impl<'a> Evaluator<'a> {
             cache_numbers: RefCell::new(vec![0; servers]),
             caches: RefCell::default(),
         }
+    }
+
+    /// Returns the bookings of the ledger.
+    pub(super) fn bookings(&self) -> impl Iterator<Item = &Booking> {
+        self.ledger.bookings()
     }
 
     /// Returns the group of the new chain.
@@ -285,6 +294,13 @@ impl<'a> Evaluator<'a> {
             .ok_or_else(overload)
     }
 
+    /// Like [`Self::arrivals`], in packets.
+    pub(super) fn packets(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
+        let GroupView { route, sums, .. } = self.group(group)?;
+        after_delay(&sums.packet_count, self.delay_variation_fs(group, index)?)
+            .ok_or_else(|| Unbounded::Overload(route.resources[index].clone()))
+    }
+
     /// Returns the greatest delay variation of a group's packets at one of its servers, fs. It
     /// comes from earlier servers, and from hold times at this server.
     fn delay_variation_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
@@ -341,13 +357,11 @@ impl<'a> Evaluator<'a> {
                     .ok_or_else(overload)?;
                 let mut arrived = self.arrivals(group, index)?;
                 // A batch may have a single packet.
-                if let (Resource::Worker { batch_fs, .. }, Order::Any(_) | Order::Shared(_)) =
-                    (&route.resources[index], order)
+                if let Resource::Worker { batch_fs, .. } = &route.resources[index]
+                    && !matches!(order, Order::Fcfs(_))
                 {
-                    let late_fs = self.delay_variation_fs(group, index)?;
-                    let single_packets = after_delay(&sums.packet_count, late_fs)
-                        .and_then(|count| count.times(*batch_fs))
-                        .ok_or_else(overload)?;
+                    let single_packets = self.packets(group, index)?.times(*batch_fs);
+                    let single_packets = single_packets.ok_or_else(overload)?;
                     arrived = arrived.plus(&single_packets).ok_or_else(overload)?;
                 }
                 sum.curve = sum.curve.plus(&arrived).ok_or_else(overload)?;
@@ -371,6 +385,7 @@ pub(super) fn longest_delay(total: &Total, order: Order) -> Option<u128> {
     match order {
         Order::Fcfs(service) => delay(&total.curve, &service),
         Order::Any(service) | Order::Shared(service) => longest_busy_period(total, &service),
+        Order::Deadline { stay_fs, .. } => Some(stay_fs),
     }
 }
 

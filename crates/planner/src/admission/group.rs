@@ -23,6 +23,8 @@ pub(super) struct Group {
     /// Longest times from the policer to the shaper for which the shaper has room, fs; the tightest
     /// first. Only of chains with a promise.
     rooms: BTreeSet<(u128, String)>,
+    /// Delays in the contracts, ns, and the number of chains with each.
+    budgets: BTreeMap<u64, usize>,
     /// Chains whose traffic nothing limits.
     unpoliced: BTreeSet<String>,
     chains: usize,
@@ -45,6 +47,8 @@ pub(super) struct GroupSums {
     pub(super) packets_fs: Vec<u128>,
     /// Whether packets return to each server.
     pub(super) returns: Vec<bool>,
+    /// The least delay in a contract, ns.
+    pub(super) least_budget_ns: Option<u64>,
     /// A chain whose traffic nothing limits.
     pub(super) unpoliced: Option<String>,
 }
@@ -90,6 +94,8 @@ impl GroupSums {
     /// Adds a chain. Returns `false` if nothing limits the chain's traffic, or for figures beyond
     /// 128 bits.
     fn add(&mut self, booking: &Booking) -> bool {
+        let budgets = self.least_budget_ns.into_iter().chain(booking.budget_ns);
+        self.least_budget_ns = budgets.min();
         let servers = booking.visits.len();
         self.curves.resize(servers, ArrivalCurve::default());
         self.packets_fs.resize(servers, 0);
@@ -155,6 +161,9 @@ impl Group {
     pub(super) fn add(&mut self, booking: &Booking) {
         self.chains += 1;
         let chain = &booking.chain;
+        if let Some(budget_ns) = booking.budget_ns {
+            *self.budgets.entry(budget_ns).or_default() += 1;
+        }
         if !self.sums.add(booking) {
             self.unpoliced.insert(chain.clone());
         } else if let Some(promise_fs) = booking.promise_fs() {
@@ -198,6 +207,13 @@ impl Group {
         let highest = |packets: &BTreeMap<u128, usize>| {
             packets.last_key_value().map_or(0, |(cost_fs, _)| *cost_fs)
         };
+        if let Some(budget_ns) = booking.budget_ns
+            && let Some(count) = self.budgets.get_mut(&budget_ns)
+        {
+            *count = count.saturating_sub(1);
+            self.budgets.retain(|_, count| *count > 0);
+        }
+        self.sums.least_budget_ns = self.budgets.keys().next().copied();
         self.sums.packets_fs = self.packets.iter().map(highest).collect();
         self.sums.returns = self.returns.iter().map(|count| *count > 0).collect();
         self.sums.unpoliced = self.unpoliced.first().cloned();

@@ -16,6 +16,10 @@ impl Evaluator<'_> {
     pub(super) fn shaper_lateness(&self, worker: usize) -> Result<u128, Unbounded> {
         let compute = || {
             let (order, service) = self.order(worker)?;
+            // A worker without packets gets no turn while others have packets.
+            if let Order::Deadline { busy_fs, .. } = order {
+                return Ok(busy_fs);
+            }
             let busy_fs = match self.batch_stay(worker)? {
                 // A packet that arrived at the departure time would leave later.
                 Some((stay_fs, _)) => Some(stay_fs),

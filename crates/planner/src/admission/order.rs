@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::batches::BatchServer;
 use super::evaluate::{Evaluator, GroupView, Unbounded};
 use super::path::Resource;
+use super::turns::WorkerTurn;
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, SECOND, fair_share, mul_div_up};
 
 /// The order of service.
@@ -17,6 +18,27 @@ pub(super) enum Order {
     Any(RateLatency),
     /// Unknown, and the core runs several processes, none of which polls.
     Shared(RateLatency),
+    /// By deadline, in turns with other workers of the core.
+    Deadline {
+        /// What departures of shapers leave of the core.
+        service: RateLatency,
+        /// Longest stay of a packet, fs.
+        stay_fs: u128,
+        /// Longest time in which the core always has work, fs.
+        busy_fs: u128,
+    },
+}
+
+impl Order {
+    /// Returns the service for waiting packets.
+    pub(super) fn service(&self) -> RateLatency {
+        match self {
+            Self::Fcfs(service)
+            | Self::Any(service)
+            | Self::Shared(service)
+            | Self::Deadline { service, .. } => *service,
+        }
+    }
 }
 
 impl Evaluator<'_> {
@@ -95,6 +117,10 @@ impl Evaluator<'_> {
                 in_order(whole_core).ok_or_else(not_computable)?
             };
             return Ok((order, whole_core));
+        }
+        if let Some(WorkerTurn::Deadline { .. }) = turn.as_deref() {
+            let order = self.turns_by_deadline(server, &workers)?;
+            return Ok((order, order.service()));
         }
         if turn.is_some() {
             let service = self.leftover_of_turns(server, &workers, stall_fs)?;
@@ -205,7 +231,7 @@ impl Evaluator<'_> {
 #[derive(Debug, Default)]
 pub(super) struct WorkerChains {
     /// Whether packets return to the worker.
-    has_returns: bool,
+    pub(super) has_returns: bool,
     /// Whether functions hold packets back.
     pub(super) holds_packets: bool,
     /// Ports that the worker serves in turn; each receive queue of an interface counts as a port.
@@ -223,7 +249,7 @@ impl WorkerChains {
     /// chain's rate. Departures that became due while the worker did not run leave in one turn. In
     /// any interval these are at most two packets of each chain: one that was due before the
     /// interval, and one that becomes due in it.
-    fn departures(&self) -> LeakyBucket {
+    pub(super) fn departures(&self) -> LeakyBucket {
         let rates = [
             self.at_departure.short().rate,
             self.at_departure.long().rate,

@@ -260,6 +260,7 @@ impl<'a> Builder<'a> {
             self.add_effect(&effect);
         }
         self.add_departure_work(self.single_packet_step_work(&plan.egress));
+        self.add_departure_work(WorkerTurn::of_departure(chain, plan, self.costs));
         self.add_step("egress", self.work_of(&plan.egress));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
             self.add_link(bps);

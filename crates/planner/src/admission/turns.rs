@@ -6,13 +6,14 @@ use myelin_spec::{ServiceChain, SharingPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::evaluate::{Evaluator, Unbounded};
+use super::flow::Work;
 use super::path::{Resource, worst_case_work};
 use super::site::{NS, wake_up_fs};
 use crate::calculus::{RateLatency, Turn, cooperative, round_robin};
 use crate::costs::{Costs, InBurst};
 use crate::plan::Plan;
 
-/// The turns of a worker that hands its core over to others in a fixed order.
+/// The turns of a worker that hands its core over to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkerTurn {
     /// A turn ends after a number of reads, or after a read without packets.
@@ -31,10 +32,17 @@ pub enum WorkerTurn {
         /// Cost of a switch, fs.
         switch_fs: u128,
     },
+    /// The worker whose packet has the earliest deadline is next, at least after a time.
+    Deadline {
+        /// The time, fs.
+        longest_fs: u128,
+        /// Cost of a switch, fs.
+        switch_fs: u128,
+    },
 }
 
 impl WorkerTurn {
-    /// Returns the turns of a chain's worker, if it takes such turns. A switch counts as a worker's
+    /// Returns the turns of a chain's worker, if they have a bound. A switch counts as a worker's
     /// wake-up.
     pub(super) fn of(
         chain: &ServiceChain,
@@ -57,7 +65,23 @@ impl WorkerTurn {
                 slice_fs: u128::from(chain.worker.sharing.slice_ns) * NS,
                 switch_fs,
             }),
+            SharingPolicy::Deadline => Some(Self::Deadline {
+                longest_fs: u128::from(chain.worker.sharing.longest_turn_ns?) * NS,
+                switch_fs,
+            }),
             _ => None,
+        }
+    }
+
+    /// Returns the cost of a switch to a worker whose shaper has a due packet: with turns by
+    /// deadline, the worker sends it without a turn.
+    pub(super) fn of_departure(chain: &ServiceChain, plan: &Plan, costs: &Costs) -> Work {
+        match Self::of(chain, plan, costs, None) {
+            Some(Self::Deadline { switch_fs, .. }) => Work {
+                packet_fs: switch_fs,
+                byte_fs: 0,
+            },
+            _ => Work::default(),
         }
     }
 }
@@ -118,6 +142,7 @@ impl Evaluator<'_> {
                 let quantum_fs = slice_fs.saturating_sub(switch_fs);
                 slices_fs.and_then(|others_fs| round_robin(&service, quantum_fs, others_fs))
             }
+            (WorkerTurn::Deadline { .. }, _) => None,
         };
         leftover.ok_or_else(not_computable)
     }
@@ -132,21 +157,11 @@ impl Evaluator<'_> {
             ..
         } = resource
         else {
-            // The cost of this worker's turns is unknown.
-            let mut groups = self.groups_at(worker);
-            let group = groups.next().map(|group| self.group(group)).transpose()?;
-            let chain = group.and_then(|group| group.sums.unpoliced.clone());
-            return Err(match chain {
-                Some(chain) => Unbounded::Unpoliced {
-                    chain,
-                    at: Box::new(resource.clone()),
-                },
-                None => Unbounded::NotComputable(resource.clone()),
-            });
+            return Err(self.unknown_turns(worker)?);
         };
         let reads = match &**turn {
             WorkerTurn::Reads { reads, .. } => *reads,
-            WorkerTurn::Slice { .. } => 1,
+            WorkerTurn::Slice { .. } | WorkerTurn::Deadline { .. } => 1,
         };
         let chains = self.worker_chains(worker)?;
         let share_fs = batch_fs.div_ceil(u128::from(*batch).max(1));
@@ -155,6 +170,21 @@ impl Evaluator<'_> {
             batches: u64::from(reads) * u64::from(chains.ports.max(1)),
             packets: (*batch).into(),
             packet_fs: chains.max_packet_fs.saturating_add(share_fs),
+        })
+    }
+
+    /// Returns the reason why the cost of a worker's turns is unknown.
+    pub(super) fn unknown_turns(&self, worker: usize) -> Result<Unbounded, Unbounded> {
+        let at = self.resource(worker)?.clone();
+        let mut groups = self.groups_at(worker);
+        let group = groups.next().map(|group| self.group(group)).transpose()?;
+        let chain = group.and_then(|group| group.sums.unpoliced.clone());
+        Ok(match chain {
+            Some(chain) => Unbounded::Unpoliced {
+                chain,
+                at: Box::new(at),
+            },
+            None => Unbounded::NotComputable(at),
         })
     }
 }

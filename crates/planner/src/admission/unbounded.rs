@@ -27,15 +27,16 @@ pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan) -> Option<String>
         );
     }
     let (worker, sharing) = (plan.worker.as_ref()?, plan.sharing.as_ref()?);
-    let is_in_order = matches!(
-        sharing.policy,
-        SharingPolicy::Cooperative | SharingPolicy::RoundRobin
-    );
-    if is_in_order && plan.mapping == Mapping::Compact {
+    let has_longest_turn = match sharing.policy {
+        SharingPolicy::Cooperative | SharingPolicy::RoundRobin => true,
+        SharingPolicy::Deadline => chain.worker.sharing.longest_turn_ns.is_some(),
+        _ => false,
+    };
+    if has_longest_turn && plan.mapping == Mapping::Compact {
         return None;
     }
     let other = if plan.mapping == Mapping::Compact {
-        "`sharing: cooperative`, `round-robin` and `os` have one"
+        "`sharing: cooperative`, `round-robin`, `os`, and `{ policy: deadline, longestTurn: 200us }` have one"
     } else {
         "`mapping: compact` has one with `sharing: cooperative`"
     };

@@ -57,7 +57,7 @@ impl Evaluator<'_> {
         for (index, (server, resource)) in path.iter().zip(&route.resources).enumerate() {
             let overload = || Unbounded::Overload(resource.clone());
             let (order, _) = self.order(*server)?;
-            let (Order::Fcfs(service) | Order::Any(service) | Order::Shared(service)) = order;
+            let service = order.service();
             let arrived = self.arrivals(group, index)?;
             let all = self.total(*server, order)?;
             let others = all.curve.minus(&arrived).ok_or_else(overload)?;

@@ -21,8 +21,16 @@ pub struct DeadlineTask {
     pub tail_fs: u128,
 }
 
-/// Returns the longest time from the stamp of a packet to the end of its turn, fs, for each of the
-/// `tasks`; `None` if there is no bound.
+/// The longest time until the end of a packet's turn, fs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadlineBound {
+    /// From the stamp.
+    pub from_stamp_fs: u128,
+    /// From the arrival at the core.
+    pub at_core_fs: u128,
+}
+
+/// Returns the bounds of each of the `tasks`; `None` if there is no bound.
 ///
 /// The bounds are valid whether or not the tasks meet their deadlines. For turns of one packet they
 /// are within the deadlines under the condition of Liebeherr, Wrege and Ferrari 1996, who prove it
@@ -33,25 +41,91 @@ pub fn earliest_deadline(
     service: &RateLatency,
     tasks: &[DeadlineTask],
     switch_fs: u128,
-) -> Option<Vec<u128>> {
-    let loads: Vec<_> = tasks
+) -> Option<Vec<DeadlineBound>> {
+    let all = ways_to_count(tasks);
+    let bounds = all.filter_map(|uncounted| bounds_with(service, tasks, switch_fs, uncounted));
+    bounds.reduce(|least, other| {
+        let pairs = least.into_iter().zip(other);
+        let least = pairs.map(|(one, other)| DeadlineBound {
+            from_stamp_fs: one.from_stamp_fs.min(other.from_stamp_fs),
+            at_core_fs: one.at_core_fs.min(other.at_core_fs),
+        });
+        least.collect()
+    })
+}
+
+/// Returns the longest time in which the core always has work of the `tasks`, fs; `None` if there
+/// is no bound.
+pub fn busy_with_turns(
+    service: &RateLatency,
+    tasks: &[DeadlineTask],
+    switch_fs: u128,
+) -> Option<u128> {
+    let times = ways_to_count(tasks).filter_map(|uncounted| {
+        let (loads, first_fs) = loads(tasks, switch_fs, uncounted)?;
+        let last_fs = loads.iter().map(|load| load.first_due_fs).max()?;
+        Phase::at(&loads, first_fs, last_fs, None).busy_fs(service)
+    });
+    times.min()
+}
+
+/// Returns the ways to count switches: one for each turn, or two for each turn of all tasks but
+/// one, and one more.
+fn ways_to_count(tasks: &[DeadlineTask]) -> impl Iterator<Item = Option<usize>> {
+    std::iter::once(None).chain((0..tasks.len()).map(Some))
+}
+
+/// Returns the tasks with their switches, counted by the turns of all tasks but `uncounted`; and
+/// the switches that these do not contain, fs.
+fn loads(
+    tasks: &[DeadlineTask],
+    switch_fs: u128,
+    uncounted: Option<usize>,
+) -> Option<(Vec<Load>, u128)> {
+    let loads = tasks.iter().enumerate().map(|(index, task)| {
+        let switches = match uncounted {
+            None => 1,
+            Some(uncounted) if uncounted == index => 0,
+            Some(_) => 2,
+        };
+        Load::of(task, switch_fs, switches)
+    });
+    let first_fs = uncounted.map_or(0, |_| switch_fs);
+    Some((loads.collect::<Option<_>>()?, first_fs))
+}
+
+/// Returns the bounds if the switches are counted by the turns of all tasks but `uncounted`.
+fn bounds_with(
+    service: &RateLatency,
+    tasks: &[DeadlineTask],
+    switch_fs: u128,
+    uncounted: Option<usize>,
+) -> Option<Vec<DeadlineBound>> {
+    let (loads, first_fs) = loads(tasks, switch_fs, uncounted)?;
+    let starts = loads
         .iter()
-        .map(|task| Load::of(task, switch_fs))
-        .collect::<Option<_>>()?;
-    let mut starts: Vec<_> = loads.iter().map(|load| load.first_due_fs).collect();
+        .flat_map(|load| [load.first_due_fs, load.deadline_fs]);
+    let mut starts: Vec<_> = starts.collect();
     starts.sort_unstable();
     starts.dedup();
     let phases = starts.iter().enumerate().map(|(index, start_fs)| {
-        let phase = Phase::at(&loads, *start_fs, starts.get(index + 1).copied());
+        let phase = Phase::at(&loads, first_fs, *start_fs, starts.get(index + 1).copied());
         Some((*start_fs, phase.max_lateness_fs(service)?))
     });
     let phases: Vec<_> = phases.collect::<Option<_>>()?;
+    let lateness_from_fs = |first_fs: i128| {
+        let later = phases.iter().filter(|(start_fs, _)| *start_fs >= first_fs);
+        later.map(|(_, lateness_fs)| *lateness_fs).max()
+    };
     let bounds = tasks.iter().zip(&loads).map(|(task, load)| {
-        let later = phases
-            .iter()
-            .filter(|(start_fs, _)| *start_fs >= load.first_due_fs);
-        let lateness_fs = later.map(|(_, lateness_fs)| *lateness_fs).max()?;
-        task.deadline_fs.checked_add_signed(lateness_fs)
+        let bound_fs = |first_fs| {
+            task.deadline_fs
+                .checked_add_signed(lateness_from_fs(first_fs)?)
+        };
+        Some(DeadlineBound {
+            from_stamp_fs: bound_fs(load.first_due_fs)?,
+            at_core_fs: bound_fs(load.deadline_fs)?,
+        })
     });
     bounds.collect()
 }
@@ -65,19 +139,24 @@ struct Load {
     at_core: ArrivalCurve,
     /// Shortest time from the arrival at the core to the deadline, fs.
     first_due_fs: i128,
+    /// Time from the stamp to the deadline, fs.
+    deadline_fs: i128,
     /// Most work of one turn with its switch, fs.
     turn_fs: u128,
     tail_fs: u128,
 }
 
 impl Load {
-    fn of(task: &DeadlineTask, switch_fs: u128) -> Option<Self> {
-        let work = task.arrival.plus(&task.turns.times(switch_fs)?)?;
+    /// Creates the load with a number of switches for each turn.
+    fn of(task: &DeadlineTask, switch_fs: u128, switches: u128) -> Option<Self> {
+        let switches_fs = switch_fs.checked_mul(switches)?;
+        let work = task.arrival.plus(&task.turns.times(switches_fs)?)?;
         let deadline_fs = i128::try_from(task.deadline_fs).ok()?;
         Some(Self {
             at_core: after_delay(&work, task.earlier_fs)?,
             work,
             first_due_fs: deadline_fs.checked_sub_unsigned(task.earlier_fs)?,
+            deadline_fs,
             turn_fs: task.turn_fs.checked_add(switch_fs)?,
             tail_fs: task.tail_fs,
         })
@@ -99,10 +178,12 @@ struct Phase<'a> {
     due: Vec<&'a Load>,
     /// Longest turn of the other tasks, fs.
     blocking_fs: u128,
+    /// Switches that no turn of a counted task contains, fs.
+    first_fs: u128,
 }
 
 impl<'a> Phase<'a> {
-    fn at(loads: &'a [Load], start_fs: i128, end_fs: Option<i128>) -> Self {
+    fn at(loads: &'a [Load], first_fs: u128, start_fs: i128, end_fs: Option<i128>) -> Self {
         let (due, later): (Vec<_>, Vec<_>) =
             loads.iter().partition(|load| load.first_due_fs <= start_fs);
         let turns = later.iter().map(|load| load.turn_fs);
@@ -111,6 +192,7 @@ impl<'a> Phase<'a> {
             end_fs,
             due,
             blocking_fs: turns.max().unwrap_or(0),
+            first_fs,
         }
     }
 
@@ -119,6 +201,7 @@ impl<'a> Phase<'a> {
     fn max_lateness_fs(&self, service: &RateLatency) -> Option<i128> {
         let longest_fs = self.busy_fs(service);
         let ahead_fs = self.blocking_fs.checked_add(self.tails_fs(longest_fs)?)?;
+        let ahead_fs = ahead_fs.checked_add(self.first_fs)?;
         // The lateness if the work is that of `time_fs`, but the deadline is at `deadline_fs`.
         let late_fs = |time_fs: i128, deadline_fs: i128| {
             let mut due = self.due.iter();
@@ -159,7 +242,8 @@ impl<'a> Phase<'a> {
     /// Returns the longest time in which the core works on due tasks only, after a turn that
     /// blocks, fs; `None` if there is no bound.
     fn busy_fs(&self, service: &RateLatency) -> Option<u128> {
-        let blocking = ArrivalCurve::of(LeakyBucket::new(self.blocking_fs, 0));
+        let once_fs = self.blocking_fs.checked_add(self.first_fs)?;
+        let blocking = ArrivalCurve::of(LeakyBucket::new(once_fs, 0));
         let mut loads = self.due.iter();
         let all = loads.try_fold(blocking, |sum, load| sum.plus(&load.at_core))?;
         // No packet returns to the core.
@@ -259,12 +343,23 @@ mod tests {
         }
     }
 
-    /// Returns the longest delay of each task, us. The core stalls for `stall.1` after it has
-    /// chosen turn `stall.0` of a busy period. Of simultaneous packets that end its idle time, it
-    /// serves the last task. Of equal deadlines, it serves the last task.
+    /// Returns the longest delay of each task from the stamp, us. A turn of another task than the
+    /// last one costs a switch. The core stalls for `stall.1` after it has chosen turn `stall.0` of
+    /// a busy period. Of simultaneous packets that end its idle time, it serves the last task. Of
+    /// equal deadlines, it serves the last task.
     fn simulate(sent: &[(Drawn, Vec<Packet>)], switch: u128, stall: (usize, u128)) -> Vec<u128> {
-        let (mut next, mut longest) = (vec![0; sent.len()], vec![0; sent.len()]);
-        let (mut now, mut turns) = (0, 0);
+        let longest = simulate_both(sent, switch, stall).into_iter();
+        longest.map(|[from_stamp, _]| from_stamp).collect()
+    }
+
+    /// Like [`simulate`], from the stamp and from the arrival at the core.
+    fn simulate_both(
+        sent: &[(Drawn, Vec<Packet>)],
+        switch: u128,
+        stall: (usize, u128),
+    ) -> Vec<[u128; 2]> {
+        let (mut next, mut longest) = (vec![0; sent.len()], vec![[0; 2]; sent.len()]);
+        let (mut now, mut turns, mut last) = (0, 0, None);
         loop {
             let heads = sent.iter().enumerate().filter_map(|(task, (drawn, all))| {
                 let (stamp, arrival, _) = all.get(next[task])?;
@@ -287,8 +382,9 @@ mod tests {
             }
             let (_, _, task) = *chosen.unwrap();
             let (drawn, packets) = &sent[task];
+            let switch = if last == Some(task) { 0 } else { switch };
             now += switch + if turns == stall.0 { stall.1 } else { 0 };
-            turns += 1;
+            (turns, last) = (turns + 1, Some(task));
             let from = next[task];
             // Packets that arrive in the turn join it.
             while let Some((_, _, work)) = packets.get(next[task]).filter(|(_, arrival, _)| {
@@ -297,15 +393,21 @@ mod tests {
                 now += work;
                 next[task] += 1;
             }
-            for (stamp, _, _) in &packets[from..next[task]] {
-                longest[task] = longest[task].max(now - stamp);
+            for (stamp, arrival, _) in &packets[from..next[task]] {
+                let [from_stamp, at_core] = longest[task];
+                longest[task] = [from_stamp.max(now - stamp), at_core.max(now - arrival)];
             }
         }
     }
 
-    fn bounds(tasks: &[Drawn], switch: u128, stall: u128) -> Option<Vec<u128>> {
+    fn all_bounds(tasks: &[Drawn], switch: u128, stall: u128) -> Option<Vec<DeadlineBound>> {
         let tasks: Vec<_> = tasks.iter().map(Drawn::task).collect();
         earliest_deadline(&RateLatency::core(stall * US), &tasks, switch * US)
+    }
+
+    fn bounds(tasks: &[Drawn], switch: u128, stall: u128) -> Option<Vec<u128>> {
+        let bounds = all_bounds(tasks, switch, stall)?.into_iter();
+        Some(bounds.map(|bound| bound.from_stamp_fs).collect())
     }
 
     #[test]
@@ -386,6 +488,16 @@ mod tests {
     }
 
     #[test]
+    fn a_task_with_many_packets_needs_no_more_turns_than_the_others() {
+        // A packet each 5 us beside a packet each 1000 us: a switch of 5 us for each is too much.
+        let tasks = [Drawn::new(1, 1000, 1, 50), Drawn::new(1, 5, 1, 200)];
+        let least = bounds(&tasks, 5, 0).unwrap()[0] / US;
+        let sent = tasks.map(|task| (task, task.send(&vec![(0, 0, 0); 400])));
+        let longest = simulate(&sent, 5, (0, 0))[0];
+        assert!(longest <= least && least < 50, "{longest} {least}");
+    }
+
+    #[test]
     fn overload_and_overflow_have_no_bound() {
         let tasks = [Drawn::new(1, 4, 2, 5), Drawn::new(1, 4, 1, 5)];
         assert!(bounds(&tasks, 0, 0).is_some());
@@ -427,9 +539,11 @@ mod tests {
                 (drawn, drawn.send(&packets))
             }).collect();
             let drawn: Vec<_> = sent.iter().map(|(drawn, _)| *drawn).collect();
-            if let Some(bounds) = bounds(&drawn, switch, stall.1) {
-                for (took, bound) in simulate(&sent, switch, stall).iter().zip(&bounds) {
-                    prop_assert!(took * US <= *bound, "{} us above {} fs", took, bound);
+            if let Some(bounds) = all_bounds(&drawn, switch, stall.1) {
+                for (took, bound) in simulate_both(&sent, switch, stall).iter().zip(&bounds) {
+                    let bound = [bound.from_stamp_fs, bound.at_core_fs];
+                    let holds = took.iter().zip(bound).all(|(took, bound)| took * US <= bound);
+                    prop_assert!(holds, "{:?} us above {:?} fs", took, bound);
                 }
             }
         }
@@ -438,8 +552,7 @@ mod tests {
         /// task; a turn of the last task blocks. The worst of these runs meets the bound.
         #[test]
         fn bursts_meet_the_bound_exactly(
-            drawn in prop::collection::vec((1_u128..7, 1_u128..9, 0_u128..60), 1..5),
-            switch in 0_u128..3, stall in 0_u128..9,
+            drawn in prop::collection::vec((1_u128..7, 1_u128..9, 0_u128..60), 1..5), stall in 0_u128..9,
         ) {
             let (mut works, mut deadlines): (Vec<_>, Vec<_>) =
                 drawn.iter().map(|(_, work, deadline)| (*work, *deadline)).unzip();
@@ -453,9 +566,9 @@ mod tests {
                     let start = if index == 0 { due - deadlines[0] } else { 0 };
                     (*task, vec![(start, start, task.work); task.burst as usize])
                 }).collect();
-                simulate(&sent, switch, (0, stall))[0]
+                simulate(&sent, 0, (0, stall))[0]
             });
-            let bound = bounds(&tasks, switch, stall).unwrap()[0];
+            let bound = bounds(&tasks, 0, stall).unwrap()[0];
             prop_assert_eq!(longest.max().unwrap() * US, bound);
         }
 
@@ -473,7 +586,7 @@ mod tests {
                 tail_fs: 0,
             };
             let service = RateLatency::new(rate, SECOND / 10);
-            let bound = earliest_deadline(&service, &[task], 0).unwrap()[0];
+            let bound = earliest_deadline(&service, &[task], 0).unwrap()[0].from_stamp_fs;
             let expected = delay(&arrival, &service).unwrap();
             // At the crossover a part of a unit may have arrived.
             prop_assert!(bound.abs_diff(expected) <= SECOND / rate + 2, "{} not {}", bound, expected);

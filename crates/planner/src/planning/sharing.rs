@@ -147,6 +147,7 @@ fn longest_box_turn(config: &ExternalConfig, cost_ns: Option<f64>) -> Option<u64
     match config.sharing.policy {
         SharingPolicy::RoundRobin => Some(config.sharing.slice_ns),
         SharingPolicy::LoadBased => Some(config.sharing.round_ns),
+        SharingPolicy::Deadline => config.sharing.longest_turn_ns,
         SharingPolicy::Unis => cost_ns.map(|ns| (ns * slice_packets(config) as f64).round() as u64),
         _ => None,
     }
@@ -210,8 +211,11 @@ fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
             (turn_ns(packets), why)
         }
         SharingPolicy::Deadline | SharingPolicy::Auto => {
-            let why = "as long as the deadlines of the others' packets allow".to_owned();
-            (None, why)
+            let why = "as long as the deadlines of the others' packets allow";
+            match spec.longest_turn_ns {
+                Some(longest_ns) => (Some(longest_ns), format!("`longestTurn`; before, {why}")),
+                None => (None, why.to_owned()),
+            }
         }
     }
 }

@@ -165,6 +165,16 @@ impl SharedCore {
         })
     }
 
+    /// Whether a task may read a lane: there is room for a batch behind the lane. A ring shorter
+    /// than a batch has room when it is empty. `packets` returns the packets in a ring.
+    #[inline]
+    pub fn has_room(&self, lane: &Lane, batch: u32, packets: impl Fn(usize) -> u32) -> bool {
+        lane.egress.is_none_or(|ring| {
+            let capacity = self.capacities[ring];
+            capacity.saturating_sub(packets(ring)) >= batch.min(capacity)
+        })
+    }
+
     /// The lane that reads the ring; `None` if no task of this core does.
     pub(super) fn reader(&self, ring: usize) -> Option<usize> {
         self.lanes.iter().position(|lane| lane.ingress == ring)

@@ -1,5 +1,6 @@
 //! Turns by deadline: the earliest deadline first, in batches as long as budgets allow.
 
+use myelin_spec::SharingSpec;
 use serde::{Deserialize, Serialize};
 
 use super::{Action, CoreView, Lane, LaneState, SharedCore};
@@ -37,7 +38,7 @@ impl Default for DeadlineParameters {
             turn_ns: 60_000,
             longest_turn_ns: u64::MAX,
             interval_ns: 10_000,
-            default_budget_ns: 10_000_000,
+            default_budget_ns: SharingSpec::DEFAULT_BUDGET_NS,
             reads_all_rings: false,
         }
     }
@@ -174,11 +175,8 @@ impl Deadline {
             return None;
         }
         let room = self.core.room(&lane, view.rings);
-        // A ring shorter than a batch has room when it is empty.
-        let longest = lane
-            .egress
-            .map_or(u32::MAX, |ring| self.core.capacities[ring]);
-        if room < self.parameters.batch.min(longest) {
+        let packets_in = |ring: usize| view.rings[ring].packets();
+        if !self.core.has_room(&lane, self.parameters.batch, packets_in) {
             self.blocked[lane.task] = self.parameters.reads_all_rings;
             return None;
         }

@@ -19,13 +19,16 @@ pub struct LoadTurns {
     core: SharedCore,
     pub(super) shares: LoadBased,
     round_ns: u64,
+    /// Packets of a batch. A task leaves the packets of a lane without room for a batch behind it.
+    batch: u32,
     /// End of the running task's turn.
     pub(super) ends_ns: u64,
 }
 
 impl LoadTurns {
-    /// Creates the policy with rounds of `round_ns`, at least 1.
-    pub(super) fn new(core: SharedCore, round_ns: u64) -> Self {
+    /// Creates the policy with rounds of `round_ns`, at least 1, for tasks that read up to `batch`
+    /// packets at once.
+    pub(super) fn new(core: SharedCore, round_ns: u64, batch: u32) -> Self {
         let parameters = LoadBasedParameters {
             backpressure: false,
             ..LoadBasedParameters::default()
@@ -34,6 +37,7 @@ impl LoadTurns {
             shares: LoadBased::new(core.clone(), parameters),
             core,
             round_ns: round_ns.max(1),
+            batch,
             ends_ns: 0,
         }
     }
@@ -42,7 +46,8 @@ impl LoadTurns {
     fn has_work(&self, view: &CoreView<'_>, task: usize) -> bool {
         let mut lanes = self.core.lanes.iter().filter(|lane| lane.task == task);
         lanes.any(|lane| {
-            view.rings[lane.ingress].packets() > 0 && self.core.room(lane, view.rings) > 0
+            let packets = |ring: usize| view.rings[ring].packets();
+            packets(lane.ingress) > 0 && self.core.has_room(lane, self.batch, packets)
         })
     }
 
@@ -92,13 +97,14 @@ mod tests {
     use crate::sharing::testbed::Testbed;
 
     const ROUND_NS: u64 = 1_000_000;
+    const BATCH: u32 = 32;
     /// Time between two changes of the shares.
     const WEIGH_NS: u64 = 10_000_000;
 
     #[test]
     fn turns_are_shares_of_the_load() {
         let mut bed = Testbed::separate(2, 1024);
-        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS);
+        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS, BATCH);
         bed.fill(0, 500);
         bed.fill(1, 500);
         bed.lanes[1].cost_ps *= 3;
@@ -117,23 +123,37 @@ mod tests {
     #[test]
     fn a_task_without_packets_or_room_gives_up_the_core() {
         let mut bed = Testbed::chain(2, 100);
-        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS);
+        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS, BATCH);
         assert_eq!(bed.ask(&mut policy, 0).0, [], "nobody has packets");
         bed.fill(0, 50);
         assert_eq!(bed.ask(&mut policy, 1).0, [Action::Run(0)]);
-        bed.fill(1, 100);
-        assert_eq!(bed.ask(&mut policy, 2).0, [Action::Run(1)], "no room");
+        bed.fill(1, 68);
+        assert_eq!(bed.ask(&mut policy, 2).0, [], "room for a batch");
+        bed.fill(1, 69);
+        assert_eq!(bed.ask(&mut policy, 3).0, [Action::Run(1)], "no room");
         bed.fill(1, 0);
-        assert_eq!(bed.ask(&mut policy, 3).0, [Action::Run(0)], "no packets");
+        assert_eq!(bed.ask(&mut policy, 4).0, [Action::Run(0)], "no packets");
         bed.alive[0] = false;
         bed.fill(1, 1);
-        assert_eq!(bed.ask(&mut policy, 4).0, [Action::Run(1)], "dead");
+        assert_eq!(bed.ask(&mut policy, 5).0, [Action::Run(1)], "dead");
+    }
+
+    #[test]
+    fn a_ring_that_is_shorter_than_a_batch_takes_packets_when_it_is_empty() {
+        let mut bed = Testbed::chain(2, 16);
+        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS, BATCH);
+        bed.fill(0, 16);
+        assert_eq!(bed.ask(&mut policy, 0).0, [Action::Run(0)]);
+        bed.fill(1, 1);
+        assert_eq!(bed.ask(&mut policy, 1).0, [Action::Run(1)]);
+        bed.fill(1, 0);
+        assert_eq!(bed.ask(&mut policy, 2).0, [Action::Run(0)]);
     }
 
     #[test]
     fn a_task_alone_with_packets_keeps_the_core_and_one_without_load_gets_short_turns() {
         let mut bed = Testbed::separate(2, 1024);
-        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS);
+        let mut policy = LoadTurns::new(bed.core.clone(), ROUND_NS, BATCH);
         bed.fill(0, 1000);
         bed.ask(&mut policy, 0);
         assert_eq!(bed.ask(&mut policy, 2 * ROUND_NS).0, []);

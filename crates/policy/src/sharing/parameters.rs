@@ -8,11 +8,6 @@ use super::{
     RoundRobin, SharedCore, Sharing, Unis, UnisParameters,
 };
 
-/// Part of the least budget that passes between two decisions of a long turn by hand-over.
-const BUDGET_PARTS: u64 = 4;
-/// Longest time between two such decisions, ns.
-const LONGEST_INTERVAL_NS: u64 = 50_000;
-
 /// A policy and its parameters, without a core.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Parameters {
@@ -34,6 +29,8 @@ pub enum Parameters {
     LoadTurns {
         /// Length of a round in which each task with packets has a turn, ns.
         round_ns: u64,
+        /// Packets of a batch.
+        batch: u32,
     },
     /// [`Deadline`].
     Deadline(DeadlineParameters),
@@ -52,6 +49,7 @@ impl Parameters {
             },
             SharingPolicy::LoadBased => Self::LoadTurns {
                 round_ns: spec.round_ns,
+                batch: batch.into(),
             },
             SharingPolicy::Unis => Self::Unis(UnisParameters {
                 slice_share: share,
@@ -61,22 +59,10 @@ impl Parameters {
             }),
             SharingPolicy::Deadline | SharingPolicy::Auto => Self::Deadline(DeadlineParameters {
                 batch: batch.into(),
+                longest_turn_ns: spec.longest_turn_ns.unwrap_or(u64::MAX),
                 ..DeadlineParameters::default()
             }),
         })
-    }
-
-    /// Returns the parameters with a longest turn of tasks with later deadlines, ns, if the policy
-    /// has one.
-    #[must_use]
-    pub fn with_longest_turn(self, longest_turn_ns: u64) -> Self {
-        match self {
-            Self::Deadline(parameters) => Self::Deadline(DeadlineParameters {
-                longest_turn_ns,
-                ..parameters
-            }),
-            other => other,
-        }
     }
 
     /// Returns the parameters for tasks that ask the policy themselves and hand the core over, with
@@ -87,9 +73,7 @@ impl Parameters {
     pub fn for_hand_over(self, least_budget_ns: u64) -> Self {
         match self {
             Self::Deadline(parameters) => Self::Deadline(DeadlineParameters {
-                interval_ns: (least_budget_ns / BUDGET_PARTS)
-                    .min(LONGEST_INTERVAL_NS)
-                    .max(parameters.interval_ns),
+                interval_ns: SharingSpec::decision_interval_ns(least_budget_ns),
                 ..parameters
             }),
             other => other,
@@ -104,7 +88,9 @@ impl Parameters {
             Self::Cooperative { reads } => Sharing::Cooperative(Cooperative::new(core, reads)),
             Self::RoundRobin { slice_ns } => Sharing::RoundRobin(RoundRobin::new(core, slice_ns)),
             Self::LoadBased(parameters) => Sharing::LoadBased(LoadBased::new(core, parameters)),
-            Self::LoadTurns { round_ns } => Sharing::LoadTurns(LoadTurns::new(core, round_ns)),
+            Self::LoadTurns { round_ns, batch } => {
+                Sharing::LoadTurns(LoadTurns::new(core, round_ns, batch))
+            }
             Self::Deadline(parameters) => Sharing::Deadline(Deadline::new(core, parameters)),
         })
     }
@@ -124,9 +110,8 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let least_ns = DeadlineParameters::default().interval_ns;
         let intervals_ns = [1000, 100_000, u64::MAX].map(interval_ns);
-        assert_eq!(intervals_ns, [least_ns, 25_000, LONGEST_INTERVAL_NS]);
+        assert_eq!(intervals_ns, [10_000, 25_000, 50_000]);
     }
 
     #[test]
@@ -146,7 +131,10 @@ mod tests {
             Parameters::Cooperative { reads: 8 },
             Parameters::RoundRobin { slice_ns: 1000 },
             Parameters::LoadBased(LoadBasedParameters::default()),
-            Parameters::LoadTurns { round_ns: 1000 },
+            Parameters::LoadTurns {
+                round_ns: 1000,
+                batch: 64,
+            },
             Parameters::Deadline(DeadlineParameters::default()),
         ];
         for parameters in all {

@@ -142,7 +142,7 @@ mod tests {
             Sharing::Unis(Unis::new(core.clone(), unis)),
             Sharing::Cooperative(Cooperative::new(core.clone(), 2)),
             Sharing::RoundRobin(RoundRobin::new(core.clone(), 10_000)),
-            Sharing::LoadTurns(LoadTurns::new(core.clone(), 200_000)),
+            Sharing::LoadTurns(LoadTurns::new(core.clone(), 200_000, 64)),
             Sharing::Deadline(Deadline::new(core.clone(), DeadlineParameters::default())),
         ]
     }
