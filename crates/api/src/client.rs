@@ -188,8 +188,8 @@ impl Client {
         self.get("/spans")
     }
 
-    /// Finds a host: `client`, `server`, the name of a topology's host or node, or one of them after
-    /// `OBJECT/`.
+    /// Finds a host: `client`, `server`, the name of a topology's host or node, or one of them
+    /// after `OBJECT/`.
     pub fn host(&self, name: &str) -> Result<HostStatus, ApiError> {
         self.get(&chain_path("/hosts", Some(name)))
     }

@@ -11,7 +11,7 @@
 //! | [`RoundRobin`] | in chain order | after a fixed slice |
 //! | [`LoadBased`] | the kernel's choice, by weights | the kernel's choice |
 //! | [`LoadTurns`] | in chain order, with packets and room | share of the load, or no packet |
-//! | [`Deadline`] | the earliest deadline at the head of a ring | rings drained, or another urgent |
+//! | [`Deadline`] | the earliest deadline at the head of a ring | drained, or another is urgent |
 //!
 //! ```text
 //! ring 0 --lane 0--> ring 1 --lane 1--> ring 2 --lane 2--> port

@@ -1,5 +1,5 @@
-//! `myelin conform`: checks the traffic of an interface against a rate and a burst, and a chain over
-//! nodes against its whole contract.
+//! `myelin conform`: checks the traffic of an interface against a rate and a burst, and a chain
+//! over nodes against its whole contract.
 
 mod contract;
 mod report;

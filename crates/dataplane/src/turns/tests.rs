@@ -89,7 +89,7 @@ impl Bed {
 
     /// The task that the holder gives the core.
     fn next(mut self) -> Option<usize> {
-        self.turns.decide(0);
+        self.turns.decide(0, true, monotonic_ns());
         self.table.running()
     }
 }

@@ -105,18 +105,21 @@ impl Evaluator<'_> {
         let stall_fs = self.platform.stall_fs(*core).saturating_add(*pause_fs);
         let workers = self.workers_on(*core);
         let worker_chains = self.worker_chains(server)?;
-        let in_turn = *devices || worker_chains.ports > 1 || worker_chains.holds_packets;
-        let in_order =
-            |service: RateLatency| worker_chains.fcfs_in_batches(*batch, *batch_fs, service);
+        let in_any_order = worker_chains.has_returns
+            || *devices
+            || worker_chains.ports > 1
+            || worker_chains.holds_packets;
+        let order_of = |service: RateLatency| {
+            if in_any_order {
+                return Ok(Order::Any(service));
+            }
+            let in_order = worker_chains.fcfs_in_batches(*batch, *batch_fs, service);
+            in_order.ok_or_else(not_computable)
+        };
         let whole_core = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|worker| **worker != server);
         if workers.len() <= 1 {
-            let order = if worker_chains.has_returns || in_turn {
-                Order::Any(whole_core)
-            } else {
-                in_order(whole_core).ok_or_else(not_computable)?
-            };
-            return Ok((order, whole_core));
+            return Ok((order_of(whole_core)?, whole_core));
         }
         if let Some(WorkerTurn::Deadline { .. }) = turn.as_deref() {
             let order = self.turns_by_deadline(server, &workers)?;
@@ -126,12 +129,7 @@ impl Evaluator<'_> {
             let service = self.leftover_of_turns(server, &workers, stall_fs)?;
             let latency_fs = service.latency_fs.saturating_add(*wake_up_fs);
             let service = RateLatency::new(service.rate, latency_fs);
-            let order = if worker_chains.has_returns || in_turn {
-                Order::Any(service)
-            } else {
-                in_order(service).ok_or_else(not_computable)?
-            };
-            return Ok((order, service));
+            return Ok((order_of(service)?, service));
         }
         let mut wake_ups_fs = *wake_up_fs;
         let mut others_poll = false;
@@ -161,12 +159,7 @@ impl Evaluator<'_> {
         let slice_fs = self.platform.slice_fs.saturating_add(*pause_fs);
         let share = fair_share(&whole_core, 1, others_weight, slice_fs);
         let share = share.ok_or_else(not_computable)?;
-        let order = if in_turn {
-            Order::Any(share)
-        } else {
-            in_order(share).ok_or_else(not_computable)?
-        };
-        Ok((order, share))
+        Ok((order_of(share)?, share))
     }
 
     /// Returns the order and service of the kernel part of a port.
