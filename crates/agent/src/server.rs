@@ -146,25 +146,9 @@ pub(crate) fn serve(
     runtime.block_on(run(run_dir, Arc::new(engine), options))
 }
 
-async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Result<(), ApiError> {
-    let path = run_dir.socket();
-    // This agent holds the lock on the run directory, so an existing socket is stale.
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).map_err(|error| {
-        ApiError::failed(format!(
-            "cannot make the agent's socket {}: {error}",
-            path.display()
-        ))
-    })?;
-    restrict_socket(&path)?;
-    let state = Arc::new(ServerState {
-        engine: Arc::clone(&engine),
-        stop: Notify::new(),
-        permits: Arc::new(Semaphore::new(MAX_WAITING_REQUESTS)),
-        leases: Leases::default(),
-        is_ending: watch::Sender::new(false),
-    });
-    let versioned = Router::new()
+/// The requests of this version of the interface, below [`api::PREFIX`].
+fn versioned_routes() -> Router<Arc<ServerState>> {
+    Router::new()
         .route("/agent", get(info))
         .route("/chains", get(list).post(up).delete(down_all))
         .route("/cores", get(cores))
@@ -190,9 +174,29 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/images/{name}", delete(container::remove_image))
         .route("/probe", post(probe))
         .route("/run", post(run_chain))
-        .route("/calibrate", post(calibrate));
+        .route("/calibrate", post(calibrate))
+}
+
+async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Result<(), ApiError> {
+    let path = run_dir.socket();
+    // This agent holds the lock on the run directory, so an existing socket is stale.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).map_err(|error| {
+        ApiError::failed(format!(
+            "cannot make the agent's socket {}: {error}",
+            path.display()
+        ))
+    })?;
+    restrict_socket(&path)?;
+    let state = Arc::new(ServerState {
+        engine: Arc::clone(&engine),
+        stop: Notify::new(),
+        permits: Arc::new(Semaphore::new(MAX_WAITING_REQUESTS)),
+        leases: Leases::default(),
+        is_ending: watch::Sender::new(false),
+    });
     let router = Router::new()
-        .nest(api::PREFIX, versioned)
+        .nest(api::PREFIX, versioned_routes())
         .fallback(not_found)
         .method_not_allowed_fallback(not_found)
         .layer(middleware::from_fn(check_version))
