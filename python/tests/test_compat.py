@@ -79,7 +79,9 @@ print('seen', '10.0.0.2' in h1.cmd('ip -4 address show h1-eth0'), '00:00:00:00:0
 print('group', 'host-' in h1.cmd('cat /proc/self/cgroup'))
 h1.cmd('sleep 1000 &')
 print('background', h1.lastPid == int(h1.cmd('echo $!')), h1.cmd('kill %sleep; wait; echo ended').strip().splitlines()[-1])
-h1.sendCmd('sleep 1000')
+h1.sendCmd("sh -c 'echo begun; exec sleep 1000'")
+while 'begun' not in h1.monitor():
+    pass
 h1.sendInt()
 h1.waitOutput()
 print('interrupted', h1.cmd('echo yes').strip())
@@ -300,7 +302,12 @@ class Compat(AgentTest):
 
     def finish(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
         """Waits for the end of a script: exit status, output, errors."""
-        output, errors = process.communicate(timeout=300)
+        try:
+            output, errors = process.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            self.fail(f"the script hangs after this output:\n{output}{errors}")
         return process.returncode, output, errors
 
     def run_text(self, text: str) -> tuple[int, str, str]:
