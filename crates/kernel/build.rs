@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs for one hook, with this hook. The build compiles all others for both.
-const ONE_HOOK: [(&str, &str); 9] = [
+const ONE_HOOK: [(&str, &str); 10] = [
     ("reentry", "XDP"),
     ("policer", "XDP"),
     ("leave", "TC"),
@@ -15,6 +15,7 @@ const ONE_HOOK: [(&str, &str); 9] = [
     ("delay_leave", "TC"),
     ("delay_stamp", "XDP"),
     ("wire_in", "TC"),
+    ("split", "XDP"),
 ];
 
 fn main() {

@@ -96,7 +96,7 @@ pub use myelin_policy::sla::{
 pub use myelin_spec::{LinkEmulation, Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
-pub use span::{SpanEnd, SpanPart, SpanStatus};
+pub use span::{SpanEnd, SpanPart, SpanStatus, last_parts};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     PartStatus, RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,

@@ -21,8 +21,8 @@ pub struct SpanStatus {
     /// `active` if all parts are active, else the state of the first part that is not; `failed` if
     /// a node has lost its part.
     pub state: ChainState,
-    /// The worst-case delay of the whole, ns: of the parts and of the links between them. Absent if
-    /// a part has no bound.
+    /// The worst-case delay of the whole, ns: of the parts and of the links between them; with
+    /// replicas, of the slowest path. Absent if a part has no bound.
     pub bound_ns: Option<u64>,
     /// The latency of the contract, ns.
     pub latency_ns: Option<u64>,
@@ -39,14 +39,35 @@ pub struct SpanStatus {
     pub links_ns: u64,
     /// Packets that entered the first part.
     pub packets_in: u64,
-    /// Packets that left the last part.
+    /// Packets that left the last part, of all replicas.
     pub packets_out: u64,
-    /// The parts, in the order of the chain.
+    /// The parts, in the order of the chain. Those of each replica follow the part that splits the
+    /// flows.
     pub parts: Vec<SpanPart>,
     /// Time since the chain came up, s.
     pub up_s: f64,
     /// Why the chain was last brought up again, after a node had lost its part.
     pub restored: Option<String>,
+}
+
+impl SpanStatus {
+    /// Returns the parts from which packets leave the chain: the last one, of each replica.
+    pub fn last_parts(&self) -> impl Iterator<Item = &SpanPart> {
+        last_parts(&self.parts)
+    }
+}
+
+/// Returns the parts from which packets leave the chain: the last one, of each replica.
+pub fn last_parts(parts: &[SpanPart]) -> impl Iterator<Item = &SpanPart> {
+    let is_last = |(at, part): &(usize, &SpanPart)| {
+        let next = parts.get(at + 1);
+        next.is_none_or(|next| part.replica.is_some() && next.replica != part.replica)
+    };
+    parts
+        .iter()
+        .enumerate()
+        .filter(is_last)
+        .map(|(_, part)| part)
 }
 
 /// A host at an end of a chain over nodes.
@@ -70,6 +91,8 @@ pub struct SpanPart {
     pub part: String,
     /// The names of the functions.
     pub functions: Vec<String>,
+    /// The node of the replica whose flows pass the part; absent if all flows pass it.
+    pub replica: Option<String>,
     /// The state; absent if the node has lost the part.
     pub state: Option<ChainState>,
     /// The worst-case delay of the part, ns.
@@ -95,12 +118,14 @@ impl SpanPart {
     pub fn new(
         (node, part): (&str, &str),
         functions: Vec<String>,
+        replica: Option<String>,
         status: Option<&ChainStatus>,
     ) -> Self {
         Self {
             node: node.to_owned(),
             part: part.to_owned(),
             functions,
+            replica,
             state: status.map(|status| status.state),
             bound_ns: status.and_then(|status| status.bound_ns),
             packets_in: status.map_or(0, |status| status.account.packets_in),

@@ -7,6 +7,8 @@ mod contract;
 mod faults;
 #[path = "chain_over_nodes/lab.rs"]
 mod lab;
+#[path = "chain_over_nodes/replicas.rs"]
+mod replicas;
 
 use std::collections::BTreeSet;
 

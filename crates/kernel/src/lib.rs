@@ -123,7 +123,7 @@ pub use sockets::Sockets;
 pub use sys::link_create;
 pub use wire::{
     Neighbour, PartArrival, PartFrames, PartTtl, UserPort, WireDoor, WireDrops, WireExit,
-    WireExitConfig, WireExitCounters,
+    WireExitConfig, WireExitCounters, WireSplit,
 };
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapType;
-use myelin_packet::maglev::{Backend, TABLE_SIZE};
+use myelin_packet::maglev::{Backend, TABLE_BYTES};
 use myelin_spec::{FunctionConfig, FunctionInstance, LoadBalancerConfig, Side};
 
 use crate::Error;
@@ -47,9 +47,6 @@ struct BackendKey {
 /// Bytes of `struct reply`.
 const REPLY: usize = 24;
 
-/// Bytes of `struct table`.
-const TABLE: usize = TABLE_SIZE.next_multiple_of(4) * size_of::<u16>();
-
 /// Returns the flow tables of a load balancer. The load balancer's backends and timeout may change
 /// while the tables exist.
 pub(crate) fn get_or_create_state(
@@ -70,10 +67,10 @@ pub(crate) fn get_or_create_state(
 
 /// Creates the maps of a load balancer's configuration.
 pub(crate) fn create_maps(config: &LoadBalancerConfig) -> Result<[NamedMap; 3], Error> {
-    let mut tables = Vec::with_capacity(2 * TABLE);
+    let mut tables = Vec::with_capacity(2 * TABLE_BYTES);
     for (family, table) in config.tables().iter().enumerate() {
         tables.extend_from_slice(bytemuck::cast_slice(&table.entries));
-        tables.resize((family + 1) * TABLE, 0);
+        tables.resize((family + 1) * TABLE_BYTES, 0);
     }
     let list = config.backends();
     let numbers = create(
@@ -94,7 +91,7 @@ pub(crate) fn create_maps(config: &LoadBalancerConfig) -> Result<[NamedMap; 3], 
     }
     let backends = bytemuck::cast_slice(&list);
     Ok([
-        ("maglev", create_filled("maglev", TABLE, &tables)?),
+        ("maglev", create_filled("maglev", TABLE_BYTES, &tables)?),
         (
             "backends",
             create_filled("backends", size_of::<Backend>(), backends)?,
@@ -136,7 +133,7 @@ mod tests {
             "backend_key",
             BackendKey { address, is_ipv6 }
         );
-        for (name, bytes) in [("reply", REPLY), ("table", TABLE)] {
+        for (name, bytes) in [("reply", REPLY), ("table", TABLE_BYTES)] {
             assert_eq!(layout(&LOAD_BALANCER, name).0, bytes, "struct {name}");
         }
     }

@@ -45,6 +45,8 @@ pub(crate) const DELAY_STAMP: Program = find_program("delay_stamp");
 pub(crate) const WIRE_IN: Program = find_program("wire_in");
 /// Sends packets to another node.
 pub(crate) const WIRE_OUT: Program = find_program("wire_out");
+/// Sends the flows of a part to several next parts.
+pub(crate) const SPLIT: Program = find_program("split");
 /// Replaces the program of a removed function.
 pub(crate) const CLOSED: Program = find_program("closed");
 /// Kernel function `forward`.

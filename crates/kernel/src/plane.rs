@@ -24,7 +24,7 @@ use crate::sff::{DistributedConfig, FunctionLink};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::state::FunctionStates;
-use crate::wire::{PartTtl, Ttls, WireDoor, WireExit, WireExitConfig};
+use crate::wire::{PartTtl, Ttls, WireDoor, WireExit, WireExitConfig, WireSplit};
 use crate::{Error, Hook, pins, sff, sys};
 
 /// The ports, chains and shared maps of an agent. An agent has one plane per network namespace.
@@ -187,6 +187,17 @@ impl Plane {
     /// Creates the exit of a part to the next node. Attaches no program yet.
     pub fn add_wire_exit(&self, config: &WireExitConfig<'_>) -> Result<WireExit, Error> {
         WireExit::new(&self.shared, config)
+    }
+
+    /// Creates the program at the far end of an exit link (name and index) that sends each flow into
+    /// one of other exit links. `targets` has the name of each target, which decides its flows, and
+    /// the index of the near end of its link. Attaches no program yet.
+    pub fn add_wire_split(
+        &self,
+        far: (&str, u32),
+        targets: &[(&str, u32)],
+    ) -> Result<WireSplit, Error> {
+        WireSplit::new(&self.shared, far, targets)
     }
 
     /// Creates the time to live of a part with a neighbour before it.

@@ -1,10 +1,13 @@
 //! The ends of the wire between two nodes: where frames of other nodes arrive, and ([`exit`]) where
-//! a part's packets leave to the next node. `wire_in.bpf.c`, `wire_out.bpf.c` and `door.bpf.c` have
-//! the way of a packet, `myelin_packet::wire` the formats.
+//! a part's packets leave to the next node, or ([`split`]) to one of several. `wire_in.bpf.c`,
+//! `wire_out.bpf.c`, `split.bpf.c` and `door.bpf.c` have the way of a packet, `myelin_packet::wire`
+//! the formats.
 
 mod exit;
+mod split;
 
 pub use exit::{WireExit, WireExitConfig, WireExitCounters};
+pub use split::WireSplit;
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

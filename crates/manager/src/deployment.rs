@@ -49,6 +49,8 @@ pub struct PlacedPart {
     pub node: String,
     /// The name of the part on its node.
     pub name: String,
+    /// Whether it is the first part of a branch, behind a part that splits the flows.
+    pub begins_branch: bool,
 }
 
 /// A part to take.
@@ -163,7 +165,7 @@ fn lead_back(
 /// Removes parts at the same time. Logs failures: each node is tried.
 fn remove_all<'p>(takers: &dyn PartTakers, parts: impl IntoIterator<Item = &'p PlacedPart>) {
     thread::scope(|scope| {
-        for PlacedPart { node, name } in parts {
+        for PlacedPart { node, name, .. } in parts {
             scope.spawn(move || {
                 if let Err(error) = takers.remove(node, name) {
                     tracing::warn!(node, part = name, %error, "cannot remove a part");
@@ -219,16 +221,31 @@ pub fn take_down(takers: &dyn PartTakers, deployment: &Deployment) -> Result<(),
     outcome
 }
 
-/// Waits until `entered` packets have passed each of these neighbouring parts. Returns the packets
-/// that left the last one.
+/// Waits until `entered` packets have passed each of these neighbouring parts. It is unknown how
+/// many of them take each branch. Returns the packets that left the last part, of all branches.
 fn drain_path<'p>(
     takers: &dyn PartTakers,
     parts: impl IntoIterator<Item = &'p PlacedPart>,
     links: Duration,
     entered: Option<u64>,
 ) -> Option<u64> {
-    let parts = parts.into_iter();
-    parts.fold(entered, |sent, part| drain(takers, part, links, sent))
+    let mut of_ended_branches: Option<u64> = None;
+    let mut sent = entered;
+    let mut is_in_branch = false;
+    for part in parts {
+        if part.begins_branch {
+            if is_in_branch {
+                of_ended_branches = Some(of_ended_branches.unwrap_or(0) + sent.unwrap_or(0));
+            }
+            is_in_branch = true;
+            sent = None;
+        }
+        sent = drain(takers, part, links, sent);
+    }
+    match of_ended_branches {
+        Some(ended) => Some(ended + sent.unwrap_or(0)),
+        None => sent,
+    }
 }
 
 /// The counts of a part that drains.
@@ -286,7 +303,7 @@ fn drain(
         let is_empty = counts.under_way == 0 && (is_complete || last_change.elapsed() > quiet);
         let is_late = Instant::now() > deadline;
         if is_late && !is_empty {
-            let PlacedPart { node, name } = part;
+            let PlacedPart { node, name, .. } = part;
             tracing::warn!(node, part = name, "a part still has packets: it is removed");
         }
         if is_empty || is_late {

@@ -8,10 +8,12 @@ mod budget;
 mod cut;
 pub mod deployment;
 pub mod plan;
+mod replicas;
 mod route;
 
 pub use budget::share_latency;
 pub use cut::{Section, cut};
 pub use deployment::{Deployment, PartTakers, PlacedPart};
 pub use plan::{SpanPlan, SpanRequest, plan};
+pub use replicas::join;
 pub use route::{Route, find_access, find_route};

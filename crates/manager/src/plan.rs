@@ -17,8 +17,10 @@ pub struct SpanRequest<'a> {
     pub chain: &'a ServiceChain,
     /// The topology of its nodes.
     pub topology: &'a Topology,
-    /// The service path identifier of the whole.
+    /// The service path identifier.
     pub path: u32,
+    /// The number of the path among those of a chain with replicas; 0 without replicas.
+    pub replica: usize,
     /// The generation of the whole.
     pub generation: u16,
     /// The predicted cost of each function, ns.
@@ -27,11 +29,14 @@ pub struct SpanRequest<'a> {
     pub address: &'a dyn Fn(&str, &str) -> Result<MacAddr, String>,
 }
 
-/// The parts of a chain, in order.
+/// The parts of a chain, in order. With replicas, these are the parts up to the one that splits the
+/// flows, then those of each branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanPlan {
     /// Each part with its node.
     pub parts: Vec<(String, PartObject)>,
+    /// The first part of each branch; empty without replicas.
+    pub branches: Vec<usize>,
     /// The longest delay of the links between the parts, ns.
     pub links_ns: u64,
 }
@@ -92,9 +97,13 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             whole: Some(part_name(&chain.name, request.generation, 0)),
             from: from.transpose()?,
             to: to.transpose()?,
+            split: Vec::new(),
         };
         let object = PartObject {
-            name: part_name(&chain.name, request.generation, number),
+            name: match request.replica {
+                0 => part_name(&chain.name, request.generation, number),
+                replica => branch_part_name(&chain.name, request.generation, (replica, number)),
+            },
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
@@ -103,7 +112,11 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
         };
         parts.push((section.node.clone(), object));
     }
-    Ok(SpanPlan { parts, links_ns })
+    Ok(SpanPlan {
+        parts,
+        branches: Vec::new(),
+        links_ns,
+    })
 }
 
 fn to_position(position: usize) -> u8 {
@@ -165,10 +178,20 @@ fn share_budget(
 /// Names a part. The first part keeps its name, because it changes live; the others are new in each
 /// generation.
 fn part_name(chain: &str, generation: u16, number: usize) -> String {
-    let end = match number {
-        0 => "-p0".to_owned(),
-        _ => format!("-g{generation}p{number}"),
-    };
+    with_end(
+        chain,
+        match number {
+            0 => "-p0".to_owned(),
+            _ => format!("-g{generation}p{number}"),
+        },
+    )
+}
+
+fn branch_part_name(chain: &str, generation: u16, (replica, number): (usize, usize)) -> String {
+    with_end(chain, format!("-g{generation}r{replica}p{number}"))
+}
+
+fn with_end(chain: &str, end: String) -> String {
     if chain.len() + end.len() <= MAX_NAME {
         return format!("{chain}{end}");
     }

@@ -89,7 +89,11 @@ fn parts(generation: u16) -> Vec<NewPart> {
         request.source.name.clone_from(&name);
         let node = format!("n{}", number % 2);
         NewPart {
-            at: PlacedPart { node, name },
+            at: PlacedPart {
+                node,
+                name,
+                begins_branch: false,
+            },
             request,
         }
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use myelin_api::ChainSource;
-use myelin_manager::{SpanRequest, cut, find_route, plan, share_latency};
+use myelin_manager::{SpanPlan, SpanRequest, cut, find_route, join, plan, share_latency};
 use myelin_packet::MacAddr;
 use myelin_spec::cut::write_part;
 use myelin_spec::{Objects, Way};
@@ -84,6 +84,7 @@ proptest! {
             chain,
             topology,
             path: 0x80_0005,
+            replica: 0,
             generation: 3,
             costs_ns: &costs,
             address: &address,
@@ -146,6 +147,7 @@ fn a_plan_names_what_is_missing() {
             chain: &objects.chains[0],
             topology: &objects.topologies[0],
             path: 0x80_0001,
+            replica: 0,
             generation: 0,
             costs_ns: &[],
             address: &address,
@@ -164,4 +166,63 @@ fn a_plan_names_what_is_missing() {
         .links
         .retain(|link| link.name != "n0-n1");
     fail(&objects, "no links join the nodes `n0` and `n1`");
+}
+
+/// The plans of a chain on each of these paths, in a line of nodes.
+fn plans(paths: &[&[usize]]) -> Vec<SpanPlan> {
+    let of_path = |(replica, places): (usize, &&[usize])| {
+        let (objects, _) = lab(places, "100ms");
+        plan(&SpanRequest {
+            chain: &objects.chains[0],
+            topology: &objects.topologies[0],
+            path: 0x80_0001 + replica as u32,
+            replica,
+            generation: 0,
+            costs_ns: &vec![100.0; places.len()],
+            address: &address,
+        })
+        .unwrap()
+    };
+    paths.iter().enumerate().map(of_path).collect()
+}
+
+#[test]
+fn paths_of_replicas_share_the_parts_in_front() {
+    let paths = [&[0, 0, 1, 2][..], &[0, 0, 2, 2], &[0, 0, 3, 2]];
+    let separate = plans(&paths);
+    let joined = join(separate.clone(), 2).unwrap();
+    let nodes: Vec<&str> = joined.parts.iter().map(|(node, _)| &**node).collect();
+    assert_eq!(nodes, ["n0", "n1", "n2", "n2", "n3", "n2"]);
+    assert_eq!(joined.branches, [1, 3, 4]);
+    assert_eq!(joined.links_ns, 4_000_000, "the slowest path");
+    let split = &joined.parts[0].1.part.as_ref().unwrap().split;
+    let branches: Vec<_> = split
+        .iter()
+        .map(|branch| (&*branch.name, branch.path))
+        .collect();
+    assert_eq!(
+        branches,
+        [("n1", 0x80_0001), ("n2", 0x80_0002), ("n3", 0x80_0003)]
+    );
+    let names: std::collections::BTreeSet<_> = joined
+        .parts
+        .iter()
+        .map(|(_, object)| &object.name)
+        .collect();
+    assert_eq!(names.len(), joined.parts.len(), "{names:?}");
+    // Each path keeps its latency.
+    for (path, (first, own)) in separate.iter().zip([(1, 2), (3, 1), (4, 2)]) {
+        let parts = joined.parts[..1]
+            .iter()
+            .chain(&joined.parts[first..first + own]);
+        let sum: u64 = parts.map(|(_, object)| object.latency_ns.unwrap()).sum();
+        assert!(sum + path.links_ns <= 100_000_000);
+    }
+    let error = join(plans(&[&[0, 1, 2], &[0, 0, 2]]), 1).unwrap_err();
+    assert!(error.contains("in front of it"), "{error}");
+    let error = join(plans(&[&[0, 1, 2], &[0, 1, 2]]), 1).unwrap_err();
+    assert!(
+        error.contains("two replicas are on the node `n1`"),
+        "{error}"
+    );
 }

@@ -13,6 +13,8 @@ use crate::prefix::address_bytes;
 /// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that the shares of backends
 /// with equal weights differ by less than a percent of a fair share.
 pub const TABLE_SIZE: usize = 65_537;
+/// Bytes of a table's entries, padded to a multiple of eight: `struct table` of the eBPF programs.
+pub const TABLE_BYTES: usize = TABLE_SIZE.next_multiple_of(4) * size_of::<u16>();
 /// Most backends.
 pub const MAX_BACKENDS: usize = 512;
 /// Greatest weight.
@@ -43,6 +45,23 @@ impl Backend {
             mac: mac.map_or([0; 6], |mac| mac.0),
             has_mac: mac.is_some().into(),
             is_ipv6: address.is_ipv6().into(),
+        }
+    }
+
+    /// Makes a target without an address. Its place in the table depends only on its name.
+    fn named(name: &str) -> Self {
+        let words: Vec<u64> = name
+            .as_bytes()
+            .chunks(size_of::<u64>())
+            .map(|chunk| {
+                let byte = |at: usize| chunk.get(at).copied().unwrap_or(0);
+                u64::from_ne_bytes(std::array::from_fn(byte))
+            })
+            .collect();
+        let hashes: [u32; 4] = std::array::from_fn(|seed| mix(&words, seed as u64 + 1));
+        Self {
+            address: bytemuck::cast(hashes),
+            ..Self::zeroed()
         }
     }
 }
@@ -113,6 +132,23 @@ impl MaglevTable {
         Self { entries }
     }
 
+    /// Builds the table of targets with these names and equal shares. The numbers are the positions
+    /// in `names`. Another order or number of names moves few flows.
+    pub fn of_names(names: &[&str]) -> Self {
+        let targets: Vec<Backend> = names.iter().map(|name| Backend::named(name)).collect();
+        Self::new(
+            (0..)
+                .zip(&targets)
+                .map(|(number, target)| (number, target, 1)),
+        )
+    }
+
+    /// Returns the number of the target of a flow, the same in both directions of the flow. Same
+    /// result as `choose_target` in `split.bpf.c`.
+    pub fn look_up_either_way(&self, flow: &FlowKey) -> Option<u16> {
+        self.look_up(&flow.canonical().0)
+    }
+
     /// Returns the number of a flow's backend, if the table has backends.
     #[inline]
     pub fn look_up(&self, flow: &FlowKey) -> Option<u16> {
@@ -128,8 +164,8 @@ fn words(address: &[u8; 16]) -> [u64; 2] {
     bytemuck::pod_read_unaligned(address)
 }
 
-/// Hashes words by multiplication with 2^64 divided by the golden ratio. Same result as `mix` in
-/// `load_balancer.bpf.c`.
+/// Hashes words by multiplication with 2^64 divided by the golden ratio. Same result as `flow_hash`
+/// in `maglev.h`.
 #[inline]
 fn mix(words: &[u64], seed: u64) -> u32 {
     let hash = words.iter().fold(seed, |hash, word| {

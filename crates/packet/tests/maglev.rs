@@ -109,3 +109,48 @@ proptest! {
         prop_assert_eq!(table_of_equal_weights(numbers), table_of_equal_weights(0..20));
     }
 }
+
+proptest! {
+    /// Both directions of a flow have one target. A target that goes gives its flows to the others,
+    /// whose flows stay.
+    #[test]
+    fn flows_stay_at_named_targets(
+        count in 2..16_usize,
+        gone in 0..16_usize,
+        flows in prop::collection::vec((any::<[u8; 4]>(), any::<[u8; 4]>(), any::<(u16, u16)>()), 200),
+    ) {
+        let names: Vec<String> = (1..=count).map(|number| format!("n{number}")).collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        let gone = gone % count;
+        let left: Vec<&str> = all.iter().copied().filter(|name| *name != all[gone]).rev().collect();
+        let (before, after) = (MaglevTable::of_names(&all), MaglevTable::of_names(&left));
+        let mut moved = 0;
+        for (source, destination, (from, to)) in flows {
+            let flow = FlowKey::new(&FiveTuple {
+                source: Ipv4Addr::from(source).into(),
+                destination: Ipv4Addr::from(destination).into(),
+                protocol: 17,
+                source_port: Some(from),
+                destination_port: Some(to),
+            });
+            let at = |table: &MaglevTable, flow: &FlowKey, names: &[&str]| {
+                names[usize::from(table.look_up_either_way(flow).unwrap())].to_owned()
+            };
+            let (was, is) = (at(&before, &flow, &all), at(&after, &flow, &left));
+            prop_assert_eq!(&was, &at(&before, &flow.reversed(), &all));
+            prop_assert!(is != all[gone]);
+            moved += usize::from(was != all[gone] && was != is);
+        }
+        prop_assert!(moved <= 10, "{} of 200 flows moved besides those of the target", moved);
+    }
+}
+
+#[test]
+fn shares_of_named_targets_are_even() {
+    let names = ["n2", "n3", "a-node-with-a-long-name", "n4"];
+    let table = MaglevTable::of_names(&names);
+    for number in 0..names.len() {
+        let fair = TABLE_SIZE as f64 / names.len() as f64;
+        assert!((share(&table, number) as f64 - fair).abs() <= 1.0);
+    }
+}

@@ -22,6 +22,7 @@ mod optimal;
 mod paths;
 mod problem;
 mod refusal;
+mod replicas;
 mod request;
 mod round_robin;
 mod topology;
@@ -37,6 +38,7 @@ use problem::Problem;
 pub use network::{CoreRoom, LinkRoom, Network, NodeRoom};
 pub use optimal::MAX_PLACEMENTS;
 pub use refusal::Refusal;
+pub use replicas::{Paths, place_paths};
 pub use request::{Demand, Request};
 pub use topology::{Running, TopologyNetwork, place_on};
 

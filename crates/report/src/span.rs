@@ -9,10 +9,7 @@ use crate::terminal::{Column, add_field, format_ns, format_us, listing, or_dash}
 pub fn overview(spans: &[SpanStatus], width: u16) -> String {
     let columns: [Column<SpanStatus>; 6] = [
         ("chain over nodes", |span| span.chain.clone()),
-        ("nodes", |span| {
-            let nodes: Vec<_> = span.parts.iter().map(|part| part.node.as_str()).collect();
-            nodes.join(" > ")
-        }),
+        ("nodes", |span| format_nodes(&span.parts)),
         ("state", |span| name_of(Some(span.state)).to_owned()),
         (">in", |span| span.packets_in.to_string()),
         (">out", |span| span.packets_out.to_string()),
@@ -21,10 +18,32 @@ pub fn overview(spans: &[SpanStatus], width: u16) -> String {
     listing(&columns, spans, width)
 }
 
+/// Formats the nodes of the parts. The ways through replicas are in brackets.
+fn format_nodes(parts: &[SpanPart]) -> String {
+    let ways = parts.chunk_by(|one, other| one.replica == other.replica);
+    let ways = ways.map(|way| {
+        let nodes: Vec<&str> = way.iter().map(|part| part.node.as_str()).collect();
+        (
+            way.first().is_some_and(|part| part.replica.is_some()),
+            nodes.join(" > "),
+        )
+    });
+    let (branches, common): (Vec<_>, Vec<_>) = ways.partition(|(is_branch, _)| *is_branch);
+    let mut texts: Vec<String> = common.into_iter().map(|(_, text)| text).collect();
+    if !branches.is_empty() {
+        let branches: Vec<String> = branches.into_iter().map(|(_, text)| text).collect();
+        texts.push(format!("({})", branches.join(" | ")));
+    }
+    texts.join(" > ")
+}
+
 /// Formats the whole and its parts.
 pub fn details(span: &SpanStatus, width: u16) -> String {
     let columns: [Column<SpanPart>; 9] = [
-        ("node", |part| part.node.clone()),
+        ("node", |part| match &part.replica {
+            Some(replica) if *replica != part.node => format!("{} after {replica}", part.node),
+            _ => part.node.clone(),
+        }),
         ("functions", |part| part.functions.join(", ")),
         ("state", |part| name_of(part.state).to_owned()),
         (">in", |part| part.packets_in.to_string()),

@@ -141,8 +141,11 @@ impl ServiceChain {
     /// Whether the functions run on nodes of a topology.
     pub fn is_over_nodes(&self) -> bool {
         let mut functions = self.functions.iter();
-        let is_placed =
-            |function: &FunctionSpec| function.node.is_some() || function.anti_affinity.is_some();
+        let is_placed = |function: &FunctionSpec| {
+            function.node.is_some()
+                || function.anti_affinity.is_some()
+                || function.replicas.is_some()
+        };
         self.placement.is_some() || functions.any(is_placed)
     }
 
@@ -161,6 +164,16 @@ impl ServiceChain {
     /// The node that takes the chain's packets; `None` if they depart at a port.
     pub fn to(&self) -> Option<&PeerSpec> {
         self.part.as_ref()?.to.as_ref()
+    }
+
+    /// The position and the number of instances of the function that has several; `None`: each
+    /// function has one.
+    pub fn replicated(&self) -> Option<(usize, usize)> {
+        let mut functions = self.functions.iter().enumerate();
+        functions.find_map(|(position, function)| {
+            let replicas = function.replicas.filter(|replicas| *replicas > 1)?;
+            Some((position, usize::from(replicas)))
+        })
     }
 
     /// The name of the whole chain on this node: of a part the name that all parts have, else the

@@ -94,7 +94,7 @@ fn change_functions(functions: &Node, positions: &Range<usize>) -> Node {
         return functions.clone();
     };
     let own = items.get(positions.clone()).unwrap_or_default().iter();
-    let places = |key: &str| ["node", "antiAffinity"].contains(&key);
+    let places = |key: &str| ["node", "antiAffinity", "replicas"].contains(&key);
     let without_node = |key: &str, node: &Node| (!places(key)).then(|| node.clone());
     let own = own.map(|function| change_entries(function, &without_node));
     node(Value::List(own.collect()))
@@ -109,16 +109,29 @@ fn part_node(part: &PartSpec) -> Node {
     let before = part.before_ns.map(|ns| units::DURATION.format(ns));
     entries.extend(before.map(|before| ("before", scalar(&before))));
     entries.extend(part.whole.as_ref().map(|whole| ("whole", scalar(whole))));
-    let peers = [("from", &part.from), ("to", &part.to)];
+    // Of a part whose flows split, `to` is the first branch.
+    let to = part.to.as_ref().filter(|_| part.split.is_empty());
+    let peers = [("from", part.from.as_ref()), ("to", to)];
     entries.extend(
         peers
             .into_iter()
-            .filter_map(|(key, peer)| Some((key, peer_node(peer.as_ref()?)))),
+            .filter_map(|(key, peer)| Some((key, map(peer_entries(peer?))))),
     );
+    if !part.split.is_empty() {
+        let branches = part.split.iter().map(|branch| {
+            let mut entries = vec![
+                ("name", scalar(&branch.name)),
+                ("path", scalar(&branch.path.to_string())),
+            ];
+            entries.extend(peer_entries(&branch.peer));
+            map(entries)
+        });
+        entries.push(("split", node(Value::List(branches.collect()))));
+    }
     map(entries)
 }
 
-fn peer_node(peer: &PeerSpec) -> Node {
+fn peer_entries(peer: &PeerSpec) -> Vec<(&'static str, Node)> {
     let way = match &peer.way {
         Way::Ethernet(address) => ("peer", scalar(&address.to_string())),
         Way::Vxlan(vxlan) => (
@@ -130,7 +143,7 @@ fn peer_node(peer: &PeerSpec) -> Node {
             ]),
         ),
     };
-    map(vec![("interface", scalar(&peer.interface)), way])
+    vec![("interface", scalar(&peer.interface)), way]
 }
 
 /// Returns the mapping with each value that `change` returns, without the others.

@@ -43,6 +43,10 @@ pub struct FunctionSpec {
     /// The group of functions of which no two run on one node; `None`: no group.
     #[serde(default)]
     pub anti_affinity: Option<String>,
+    /// The number of instances on nodes of a topology, of which each flow passes one; `None`: one
+    /// instance.
+    #[serde(default)]
+    pub replicas: Option<u8>,
     /// The function's location in the chain file.
     pub place: FileLocation,
 }

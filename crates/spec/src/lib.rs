@@ -72,7 +72,7 @@ pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use kinds::*;
 pub use myelin_packet::Match;
 pub use openflow::ControllerAddress;
-pub use part::{PartSpec, PeerSpec, VxlanSpec, Way};
+pub use part::{BranchSpec, PartSpec, PeerSpec, VxlanSpec, Way};
 pub use placement::PlacementAlgorithm;
 pub use read::{ReferencedFile, referenced_files};
 pub use schema::schema;

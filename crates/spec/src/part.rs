@@ -21,6 +21,9 @@ pub const FIRST_PATH: u32 = 0x80_0000;
 /// and stays above 0.
 pub const MAX_LENGTH: u8 = 254;
 
+/// The most instances of a function, each on a path of its own.
+pub const MAX_REPLICAS: u8 = 16;
+
 /// The largest VXLAN network identifier (RFC 7348: 24 bits).
 const MAX_VNI: u64 = 0xff_ffff;
 
@@ -39,6 +42,23 @@ keys! {
 keys! {
     /// Keys of a neighbour.
     PEER_KEYS {
+        /// The interface of this node that leads to the neighbour.
+        "interface" = TEXT.required();
+        /// The Ethernet address of the neighbour, on the same Ethernet. Excludes `vxlan`.
+        "peer" = TEXT;
+        /// The addresses of both ends, for a neighbour behind routers. Excludes `peer`.
+        "vxlan" = ConfigKey::new(ValueType::Map(VXLAN_KEYS));
+    }
+}
+
+keys! {
+    /// Keys of a branch in `split`.
+    BRANCH_KEYS {
+        /// The name of the branch, which decides its flows: a branch keeps its flows while others
+        /// come and go.
+        "name" = TEXT.required();
+        /// The identifier of the branch's path in NSH.
+        "path" = integer(FIRST_PATH as u64, MAX_SPI as u64, "the identifier of a path").required();
         /// The interface of this node that leads to the neighbour.
         "interface" = TEXT.required();
         /// The Ethernet address of the neighbour, on the same Ethernet. Excludes `vxlan`.
@@ -68,6 +88,9 @@ keys! {
         "from" = ConfigKey::new(ValueType::Map(PEER_KEYS));
         /// The node of the next part. Absent in the last part.
         "to" = ConfigKey::new(ValueType::Map(PEER_KEYS));
+        /// The next parts, of which each flow takes one, in both directions the same. Excludes
+        /// `to`.
+        "split" = ConfigKey::new(ValueType::Branches(BRANCH_KEYS));
     }
 }
 
@@ -89,8 +112,23 @@ pub struct PartSpec {
     pub before_ns: Option<u64>,
     /// The node of the previous part; `None` in the first part.
     pub from: Option<PeerSpec>,
-    /// The node of the next part; `None` in the last part.
+    /// The node of the next part; `None` in the last part. If flows split, that of the first
+    /// branch.
     pub to: Option<PeerSpec>,
+    /// The next parts of which each flow takes one; empty if all packets go to `to`.
+    #[serde(default)]
+    pub split: Vec<BranchSpec>,
+}
+
+/// A next part that takes some of the flows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchSpec {
+    /// The name, which decides the flows.
+    pub name: String,
+    /// The service path identifier of the branch.
+    pub path: u32,
+    /// The node.
+    pub peer: PeerSpec,
 }
 
 /// A neighbouring node.
@@ -172,7 +210,18 @@ fn read_keys(field: &Field<'_>) -> Option<PartSpec> {
     }
     let peer = |key| fields.get(key).map(|field| read_peer(&field));
     let (from, to) = (peer("from"), peer("to"));
+    let split = fields.get("split");
+    if let (Some(_), Some(split)) = (&to, &split) {
+        let help = "remove `to`, or `split`";
+        split.fault("the part has both `to` and `split`", "one of the two", help);
+    }
+    let split = split.map_or(Some(Vec::new()), |field| read_branches(&field))?;
+    let to = match split.first() {
+        Some(branch) => Some(Some(branch.peer.clone())),
+        None => to,
+    };
     Some(PartSpec {
+        split,
         path: fields.read(KEYS, "path"),
         first: fields.read(KEYS, "first"),
         length: fields.read(KEYS, "length"),
@@ -185,9 +234,51 @@ fn read_keys(field: &Field<'_>) -> Option<PartSpec> {
     })
 }
 
+fn read_branches(field: &Field<'_>) -> Option<Vec<BranchSpec>> {
+    let items = field.list("a list of next parts")?;
+    if items.is_empty() || items.len() > usize::from(MAX_REPLICAS) {
+        field.fault(
+            format!("{} branches", items.len()),
+            format!("1 to {MAX_REPLICAS} branches"),
+            "write a branch for each replica of the next function",
+        );
+    }
+    let mut branches: Vec<BranchSpec> = Vec::new();
+    for item in &items {
+        let Some(branch) = read_branch(item) else {
+            continue;
+        };
+        let is_same = |other: &BranchSpec| other.name == branch.name || other.path == branch.path;
+        if branches.iter().any(is_same) {
+            item.fault(
+                "another branch has the same name or the same path",
+                "a name and a path for each branch",
+                "change `name` or `path`",
+            );
+        }
+        branches.push(branch);
+    }
+    Some(branches)
+}
+
+fn read_branch(field: &Field<'_>) -> Option<BranchSpec> {
+    let fields = field.mapping(BRANCH_KEYS)?;
+    let name = name::read_required(&fields, "name", "n2");
+    fields.required("path", "the identifier of the branch's path", "8388610");
+    let peer = read_neighbour(field, &fields);
+    Some(BranchSpec {
+        name: name?,
+        path: fields.read(BRANCH_KEYS, "path"),
+        peer: peer?,
+    })
+}
+
 fn read_peer(field: &Field<'_>) -> Option<PeerSpec> {
+    read_neighbour(field, &field.mapping(PEER_KEYS)?)
+}
+
+fn read_neighbour(field: &Field<'_>, fields: &Fields<'_>) -> Option<PeerSpec> {
     const EXPECTED: &str = "either `peer` or `vxlan`";
-    let fields = field.mapping(PEER_KEYS)?;
     let interface = fields.required("interface", "the name of an interface", "eth1");
     let interface = interface.and_then(|field| name::read_interface(&field));
     let way = match (fields.get("peer"), fields.get("vxlan")) {

@@ -102,6 +102,7 @@ fn value(value: ValueType) -> Value {
         ValueType::Rules(keys)
         | ValueType::Routes(keys)
         | ValueType::Backends(keys)
+        | ValueType::Branches(keys)
         | ValueType::Links(keys) => list(object(keys)),
         ValueType::Hosts(keys) | ValueType::Patterns(keys) => list(or(text(), object(keys))),
         ValueType::Functions(keys) => {

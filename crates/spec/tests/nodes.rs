@@ -1,7 +1,7 @@
 //! Tests chains whose functions run on nodes, and their parts as objects of their own.
 
 use myelin_spec::cut::{PartObject, write_part};
-use myelin_spec::{NoFiles, PartSpec, PeerSpec, ServiceChain, Source, Way, parse};
+use myelin_spec::{BranchSpec, NoFiles, PartSpec, PeerSpec, ServiceChain, Source, Way, parse};
 
 const WHOLE: &str = r#"
 apiVersion: myelin.dev/v1alpha1
@@ -40,6 +40,7 @@ fn a_part_means_what_the_file_means() {
         before_ns: Some(100_000),
         from: Some(peer),
         to: None,
+        split: Vec::new(),
     };
     let object = PartObject {
         name: "whole-p1".to_owned(),
@@ -80,4 +81,100 @@ fn a_chain_over_nodes_names_two_hosts() {
         let error = read(&WHOLE.replace(from, to)).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
+}
+
+/// A chain whose function `two` has other keys in place of its node.
+fn with_replicas(of_two: &str) -> String {
+    let two = "{ name: two, kind: xor, node: n2, ";
+    assert!(WHOLE.contains(two));
+    WHOLE.replace(two, &format!("{{ name: two, kind: xor, {of_two}, "))
+}
+
+#[test]
+fn replicas_are_numbers_behind_another_function() {
+    let chain = read(&with_replicas("replicas: 3")).unwrap();
+    assert!(chain.is_over_nodes());
+    assert_eq!(chain.replicated(), Some((1, 3)));
+    assert_eq!(
+        read(&with_replicas("replicas: 1")).unwrap().replicated(),
+        None
+    );
+    let fail = |text: &str, words: &str| {
+        let error = read(text).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    };
+    fail(
+        &with_replicas("replicas: 0"),
+        "write a whole number from 1 to 16",
+    );
+    fail(
+        &with_replicas("replicas: 17"),
+        "write a whole number from 1 to 16",
+    );
+    fail(
+        &with_replicas("replicas: 2, node: n2"),
+        "remove `node`, or `replicas`",
+    );
+    fail(
+        &with_replicas("replicas: 2, antiAffinity: apart"),
+        "remove `antiAffinity`, or `replicas`",
+    );
+    fail(
+        &WHOLE.replace("node: n1", "replicas: 2"),
+        "put a function in front",
+    );
+    let both = with_replicas("replicas: 2");
+    fail(
+        &both.replace("kind: firewall, node: n2", "kind: firewall, replicas: 2"),
+        "another function has replicas too",
+    );
+    let without_nodes = "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: a }\nspec:\n  \
+         match: {}\n  functions: [ { name: f, kind: forward }, { name: g, kind: forward, replicas: 2 } ]\n";
+    fail(without_nodes, "two hosts of the topology of the nodes");
+}
+
+#[test]
+fn a_part_that_splits_flows_names_its_branches() {
+    let branch = |name: &str, path: u32, last: u8| BranchSpec {
+        name: name.to_owned(),
+        path,
+        peer: PeerSpec {
+            interface: format!("eth{last}"),
+            way: Way::Ethernet(format!("02:00:00:00:00:0{last}").parse().unwrap()),
+        },
+    };
+    let split = vec![branch("n2", 0x80_0001, 1), branch("n3", 0x80_0002, 2)];
+    let part = PartSpec {
+        path: 0x80_0001,
+        first: 0,
+        length: 3,
+        whole: Some("whole-p0".to_owned()),
+        before_ns: None,
+        from: None,
+        to: Some(split[0].peer.clone()),
+        split,
+    };
+    let object = PartObject {
+        name: "whole-p0".to_owned(),
+        functions: 0..1,
+        ingress: Some("eth0".to_owned()),
+        egress: None,
+        part: Some(part.clone()),
+        latency_ns: None,
+    };
+    let text = write_part(&with_replicas("replicas: 2"), "whole", &object).unwrap();
+    let chain = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    assert_eq!(chain.part, Some(part));
+    assert_eq!(chain.ports.unwrap().egress, "eth1");
+    let fail = |from: &str, to: &str, words: &str| {
+        let error = read(&text.replace(from, to)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    };
+    fail("\"n3\"", "\"n2\"", "the same name or the same path");
+    fail("8388610", "8388609", "the same name or the same path");
+    fail(
+        "\"split\":",
+        "\"to\":{\"interface\":\"eth1\",\"peer\":\"02:00:00:00:00:01\"},\"split\":",
+        "both `to` and `split`",
+    );
 }

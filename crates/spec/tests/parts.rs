@@ -32,6 +32,7 @@ fn the_first_part_has_match_and_ingress_port() {
         before_ns: Some(2_000_000),
         from: None,
         to: Some(to.clone()),
+        split: Vec::new(),
     };
     assert_eq!(part.end(2), 2);
     assert_eq!(chain.part, Some(part));

@@ -118,7 +118,8 @@ fn starts_path(running: &ServiceChain, next: &ServiceChain) -> bool {
 fn wires_of(chain: &ServiceChain) -> Option<impl PartialEq + '_> {
     let part = chain.part.as_ref()?;
     let end = part.to.is_some().then(|| part.end(chain.functions.len()));
-    Some((part.path, part.first, end, &part.from, &part.to))
+    let to = (&part.to, &part.split);
+    Some((part.path, part.first, end, &part.from, to))
 }
 
 /// Refuses new settings for a worker that keeps running.

@@ -3,6 +3,7 @@
 //! The agent that owns the topology does this, because it alone knows all nodes. `myelin_manager`
 //! has the parts and their order; this file has the nodes.
 
+mod place;
 mod restore;
 mod status;
 mod takers;
@@ -13,8 +14,6 @@ use std::time::{Duration, Instant};
 
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{PartTakers, PlacedPart, SpanPlan, SpanRequest};
-use myelin_planner::admission::{Ledger, name_at_peer, peer_of_node};
-use myelin_planner::placement::{self, Running};
 use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
@@ -23,8 +22,7 @@ use self::status::describe_up;
 use self::takers::Nodes;
 use crate::api::{ApiError, ChainSource, ChainUp, Change, UpRequest};
 use crate::node::Node;
-use crate::node::node_agents::NodeAgent;
-use crate::node::spans::{LeftBefore, RunningSpan};
+use crate::node::spans::{LeftBefore, ReplicaPath, RunningSpan};
 use crate::pool::lock;
 
 pub(crate) use self::restore::{find_broken, restore};
@@ -156,71 +154,58 @@ pub(crate) fn up<'a>(
 
 fn up_one(
     node: &Node,
-    mut chain: ServiceChain,
+    declared: ServiceChain,
     (source, force): (&Arc<ChainSource>, bool),
     previous: Option<&Arc<RunningSpan>>,
 ) -> Result<(Arc<RunningSpan>, Change), ApiError> {
-    let ingress = chain.ports.as_ref().map(|ports| ports.ingress.clone());
-    let topology = ingress.as_deref().and_then(Ports::topology_host);
-    let topology = topology
-        .map(|(topology, _)| topology.to_owned())
-        .unwrap_or_default();
-    let nodes = nodes_of(node, &chain, &topology)?;
+    let topology = find_topology(&declared);
+    let nodes = nodes_of(node, &declared, &topology)?;
     if let Some(old) = previous.filter(|old| old.topology != topology) {
         return Err(failed(
-            &chain,
+            &declared,
             format!(
                 "the chain runs on the nodes of the topology `{}`: `myelin down {}` first",
-                old.topology, chain.name
+                old.topology, declared.name
             ),
         ));
     }
-    let plan = plan_whole(&chain)?;
-    let declared = chain.clone();
-    match previous.filter(|old| old.declared == declared && has_all_parts(&nodes, old)) {
+    let plan = plan_whole(&declared)?;
+    let is_kept = |old: &&Arc<RunningSpan>| {
+        old.declared == declared && old.has_all_replicas() && has_all_parts(&nodes, old)
+    };
+    let chains = match previous.filter(is_kept) {
         // Chains that came later do not move a chain whose description is the same.
-        Some(old) => chain.clone_from(&old.chain),
-        None => place(&nodes, &mut chain, &plan, previous.map(Arc::as_ref))?,
-    }
-    let starts = start_agents(&nodes, &chain)?;
-    let build = |path, generation| {
-        let costs: Vec<f64> = plan
-            .hops
-            .iter()
-            .map(myelin_planner::Hop::total_ns)
-            .collect();
-        let network = lock(&nodes.topology.network).topology().clone();
-        let planned = myelin_manager::plan(&SpanRequest {
-            chain: &chain,
-            topology: &network,
-            path,
-            generation,
-            costs_ns: &costs,
-            address: &|node, interface| nodes.address(node, interface),
-        });
-        let planned = planned.map_err(|reason| failed(&chain, reason))?;
-        let parts = write_parts(&planned, &chain, source, force)?;
+        Some(old) => old.paths().map(|(_, chain)| chain.clone()).collect(),
+        None => place::place(&nodes, &declared, &plan, previous.map(Arc::as_ref))?,
+    };
+    let starts = start_agents(&nodes, &chains)?;
+    let build = |paths: &[u32], generation| {
+        let planned = plan_parts(&nodes, (&chains, paths), generation, &plan)?;
+        let parts = write_parts(&planned, &declared, source, force)?;
         Ok::<_, ApiError>((planned, parts))
     };
-    if let Some(old) = previous {
-        let (_, parts) = build(old.path, old.generation)?;
+    if let Some(old) = previous.filter(|old| old.paths().count() == chains.len()) {
+        let paths: Vec<u32> = old.paths().map(|(path, _)| path).collect();
+        let (_, parts) = build(&paths, old.generation)?;
         if is_same(&parts, &old.deployment.parts) && has_all_parts(&nodes, old) {
             return Ok((Arc::clone(old), Change::Unchanged));
         }
     }
-    let path = node.spans.take_path();
+    let paths: Vec<u32> = chains.iter().map(|_| node.spans.take_path()).collect();
     let generation = previous.map_or(0, |old| old.generation.wrapping_add(1));
-    let (planned, parts) = build(path, generation)?;
-    refuse_other_ingress(&chain, &parts, previous)?;
+    let (planned, parts) = build(&paths, generation)?;
+    refuse_other_ingress(&declared, &parts, previous)?;
     let links = Duration::from_nanos(planned.links_ns);
     let old = previous.map(|old| &old.deployment);
     let deployment = deployment::bring_up(&nodes, parts, links, old)
-        .map_err(|error| super::with_chain_name(&chain, error))?;
+        .map_err(|error| super::with_chain_name(&declared, error))?;
     let functions = planned.parts.iter().map(|(_, object)| {
-        let own = chain.functions[object.functions.clone()].iter();
+        let own = declared.functions[object.functions.clone()].iter();
         own.map(|function| function.name.clone()).collect()
     });
     let change = previous.map_or(Change::Created, |_| Change::Changed);
+    let mut paths = paths.into_iter().zip(chains);
+    let (path, chain) = paths.next().unwrap_or_else(|| (0, declared.clone()));
     let span = RunningSpan {
         functions: functions.collect(),
         declared,
@@ -232,6 +217,9 @@ fn up_one(
         plan,
         topology,
         path,
+        replicas: paths
+            .map(|(path, chain)| ReplicaPath { path, chain })
+            .collect(),
         generation,
         deployment,
         left_before: Mutex::new(
@@ -242,87 +230,66 @@ fn up_one(
     Ok((Arc::new(span), change))
 }
 
-/// Starts the agents anew that have ended, of the nodes of a chain. Returns how often each agent
-/// was started.
+/// Returns the topology of a chain's ports.
+fn find_topology(chain: &ServiceChain) -> String {
+    let ingress = chain.ports.as_ref().map(|ports| ports.ingress.as_str());
+    let topology = ingress.and_then(Ports::topology_host);
+    topology
+        .map(|(topology, _)| topology.to_owned())
+        .unwrap_or_default()
+}
+
+/// Plans the parts on all paths of a chain. With replicas, each replica has a path.
+fn plan_parts(
+    nodes: &Nodes<'_>,
+    (chains, paths): (&[ServiceChain], &[u32]),
+    generation: u16,
+    plan: &Plan,
+) -> Result<SpanPlan, ApiError> {
+    let costs = plan.hops.iter().map(myelin_planner::Hop::total_ns);
+    let costs: Vec<f64> = costs.collect();
+    let network = lock(&nodes.topology.network).topology().clone();
+    let plan_path = |(replica, (chain, path)): (usize, (&ServiceChain, &u32))| {
+        let planned = myelin_manager::plan(&SpanRequest {
+            chain,
+            topology: &network,
+            path: *path,
+            replica,
+            generation,
+            costs_ns: &costs,
+            address: &|node, interface| nodes.address(node, interface),
+        });
+        planned.map_err(|reason| failed(chain, reason))
+    };
+    let planned = chains.iter().zip(paths).enumerate().map(plan_path);
+    let mut planned: Vec<SpanPlan> = planned.collect::<Result<_, _>>()?;
+    let Some(chain) = chains.first() else {
+        return Err(ApiError::usage("the chain has no functions"));
+    };
+    match (chain.replicated(), planned.pop()) {
+        (None, Some(only)) => Ok(only),
+        (Some((position, _)), Some(last)) => {
+            planned.push(last);
+            myelin_manager::join(planned, position).map_err(|reason| failed(chain, reason))
+        }
+        (_, None) => Err(ApiError::usage("the chain has no functions")),
+    }
+}
+
+/// Starts the agents anew that have ended, of the nodes on all paths of a chain. Returns how often
+/// each agent was started.
 fn start_agents(
     nodes: &Nodes<'_>,
-    chain: &ServiceChain,
+    chains: &[ServiceChain],
 ) -> Result<BTreeMap<String, u32>, ApiError> {
     let mut starts = BTreeMap::new();
-    for section in myelin_manager::cut(chain) {
+    for section in chains.iter().flat_map(myelin_manager::cut) {
         if let Some(agent) = nodes.topology.node(&section.node) {
             agent.revive(&nodes.node.parts)?;
             starts.insert(section.node, agent.starts());
         }
     }
     Ok(starts)
-}
-
-/// Chooses the nodes of the functions that name none, where the running chains leave room.
-fn place(
-    nodes: &Nodes<'_>,
-    chain: &mut ServiceChain,
-    plan: &Plan,
-    previous: Option<&RunningSpan>,
-) -> Result<(), ApiError> {
-    if chain
-        .functions
-        .iter()
-        .all(|function| function.node.is_some())
-    {
-        return Ok(());
-    }
-    let topology = lock(&nodes.topology.network).topology().clone();
-    let cores = myelin_linux::affinity::highest_core() + 1;
-    let costs = super::load_costs()?;
-    let is_trusted = |name: &str| nodes.agent(name).is_ok_and(NodeAgent::is_trusted);
-    let trusted = topology.with_nodes(&is_trusted);
-    let running = running_beside(nodes, previous)?;
-    let spans = nodes.node.spans.all();
-    let spans = spans
-        .iter()
-        .filter(|span| span.topology == nodes.topology.name && span.chain.name != chain.name);
-    let chains: Vec<_> = spans.map(|span| (&span.chain, &span.plan)).collect();
-    let place_on = |topology, ledger: &Ledger| {
-        let running = Running {
-            ledger,
-            chains: &chains,
-        };
-        placement::place_on(topology, (chain, plan), &costs, cores, running)
-    };
-    let placed = place_on(&trusted, &running)
-        // The agents know all details, and their refusals name the chains that take the room.
-        .or_else(|_| place_on(&trusted, &Ledger::default()))
-        // Without another choice, the functions wait for the agent of a node that was silent.
-        .or_else(|_| place_on(&topology, &Ledger::default()));
-    let placed = placed.map_err(|refusal| {
-        ApiError::refused(format!(
-            "{}: chain `{}`: {refusal}",
-            chain.places.chain, chain.name
-        ))
-    })?;
-    tracing::info!(
-        chain = chain.name,
-        algorithm = %placed.algorithm,
-        crossings = placed.crossings,
-        delay_ns = placed.delay_ns,
-        "placed"
-    );
-    for (function, place) in chain.functions.iter_mut().zip(placed.functions) {
-        function.node = Some(place.node);
-    }
-    Ok(())
-}
-
-/// Returns the chains of all agents of the machine, without the parts of a previous generation.
-fn running_beside(nodes: &Nodes<'_>, previous: Option<&RunningSpan>) -> Result<Ledger, ApiError> {
-    let mut running = nodes.node.ledger.of_machine()?;
-    let parts = previous.iter().flat_map(|old| &old.deployment.parts);
-    for NewPart { at: part, .. } in parts {
-        let peer = peer_of_node(&nodes.topology.name, &part.node);
-        running.remove(&name_at_peer(&part.name, &peer));
-    }
-    Ok(running)
 }
 
 /// Plans the whole, as if one node had all functions: refuses what no node can hold.
@@ -349,13 +316,14 @@ fn write_parts(
     source: &ChainSource,
     force: bool,
 ) -> Result<Vec<NewPart>, ApiError> {
-    let write = |(node, object): &(String, myelin_spec::cut::PartObject)| {
+    let write = |(number, (node, object)): (usize, &(String, myelin_spec::cut::PartObject))| {
         let text = write_part(&source.text, &chain.name, object);
         let text = text.ok_or_else(|| failed(chain, "the file does not have the chain"))?;
         Ok(NewPart {
             at: PlacedPart {
                 node: node.clone(),
                 name: object.name.clone(),
+                begins_branch: planned.branches.contains(&number),
             },
             request: UpRequest {
                 source: ChainSource {
@@ -369,7 +337,7 @@ fn write_parts(
             },
         })
     };
-    planned.parts.iter().map(write).collect()
+    planned.parts.iter().enumerate().map(write).collect()
 }
 
 fn is_same(new: &[NewPart], old: &[NewPart]) -> bool {

@@ -13,7 +13,7 @@ use myelin_linux::netlink::Netlink;
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::entry_link::{EntryLink, InternalVeth};
-use crate::node::wire::WireWay;
+use crate::node::wire::WireExits;
 use crate::node::wire_size::Sender;
 use crate::node::workers::Key;
 use crate::pool::{Lease, Pool, lock};
@@ -67,7 +67,7 @@ pub(crate) struct Port {
     /// The link whose far end is this port.
     entry_link: Option<EntryLink>,
     /// The programs behind this port that send packets to another node.
-    pub(crate) wire_exit: Option<WireWay>,
+    pub(crate) wire_exits: Option<WireExits>,
     /// The end host behind the port, if Myelin made it.
     pub(crate) sender: Option<Arc<Sender>>,
 }
@@ -132,13 +132,13 @@ impl Port {
     pub(crate) fn open_before_wire(
         plane: &Plane,
         near: &Link,
-        way: WireWay,
+        exits: WireExits,
         mtu: u32,
     ) -> Result<Self, ApiError> {
         let config = door_config(near, None, BehindLink::No);
         let mut port = Self::attach_door(plane, near, config, (None, None))?;
         (port.mtu, port.is_virtual) = (mtu, false);
-        port.wire_exit = Some(way);
+        port.wire_exits = Some(exits);
         Ok(port)
     }
 
@@ -164,7 +164,7 @@ impl Port {
             was_removed: AtomicBool::new(false),
             _promiscuous: promiscuous,
             entry_link,
-            wire_exit: None,
+            wire_exits: None,
             sender: None,
         };
         port.door.attach_tcx().map_err(ApiError::failed)?;
@@ -175,7 +175,7 @@ impl Port {
     /// those that its way to another node has lost.
     pub(crate) fn read_losses(&self, netlink: &mut Netlink) -> myelin_linux::Result<u64> {
         let losses = netlink.transmit_losses(self.ifindex)?;
-        let counters = self.wire_exit.as_ref().map(WireWay::counters);
+        let counters = self.wire_exits.as_ref().map(WireExits::counters);
         let on_wire = counters.map_or(0, |counters| {
             counters.too_long.packets + counters.unresolved.packets
         });
@@ -217,7 +217,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         // Pinned programs outlive a killed agent, so detach them explicitly.
-        let exit = self.wire_exit.as_ref().map_or(Ok(()), WireWay::detach);
+        let exit = self.wire_exits.as_ref().map_or(Ok(()), WireExits::detach);
         if let Err(error) = self.door.detach().and(exit) {
             tracing::warn!(interface = self.name, %error, "cannot detach a front door");
         }

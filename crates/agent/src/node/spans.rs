@@ -28,8 +28,10 @@ pub(crate) struct RunningSpan {
     pub(crate) plan: Plan,
     /// The topology of the nodes.
     pub(crate) topology: String,
-    /// The service path identifier of the whole.
+    /// The service path identifier of the whole; with replicas of a function, that of the first.
     pub(crate) path: u32,
+    /// The paths of the other replicas.
+    pub(crate) replicas: Vec<ReplicaPath>,
     pub(crate) generation: u16,
     /// The names of the functions of each part.
     pub(crate) functions: Vec<Vec<String>>,
@@ -42,6 +44,28 @@ pub(crate) struct RunningSpan {
     pub(crate) left_before: Mutex<LeftBefore>,
     /// The time since which the first generation is up.
     pub(crate) since: Instant,
+}
+
+/// The path of a further replica of a function.
+pub(crate) struct ReplicaPath {
+    /// The service path identifier.
+    pub(crate) path: u32,
+    /// The chain with the nodes of this path.
+    pub(crate) chain: ServiceChain,
+}
+
+impl RunningSpan {
+    /// Returns the identifier and the chain of each path, one for each replica.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (u32, &ServiceChain)> {
+        let others = self.replicas.iter().map(|path| (path.path, &path.chain));
+        std::iter::once((self.path, &self.chain)).chain(others)
+    }
+
+    /// Whether as many replicas run as the chain declares. A silent node leaves fewer.
+    pub(crate) fn has_all_replicas(&self) -> bool {
+        let declared = self.declared.replicated().map_or(1, |(_, count)| count);
+        self.paths().count() == declared
+    }
 }
 
 /// Packets that left on the previous paths of a chain, as far as these have ended.

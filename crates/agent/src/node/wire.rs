@@ -1,31 +1,26 @@
 //! The wires of a part: where its frames arrive from the previous node, and where they leave to the
 //! next one. `docs/internals/nodes.md` has the way of a packet.
 
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+mod exits;
+
+use std::sync::Arc;
 
 use myelin_kernel::{
-    Neighbour, PartArrival, PartFrames, PartTtl, UserPort, WireDoor, WireDrops, WireExit,
-    WireExitConfig, WireExitCounters,
+    Neighbour, PartArrival, PartFrames, PartTtl, UserPort, WireDoor, WireDrops, WireExitCounters,
 };
 use myelin_linux::journal::ResourceGuard;
-use myelin_linux::link::{Link, LinkId};
-use myelin_linux::neighbour;
+use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
-use myelin_packet::MacAddr;
-use myelin_packet::wire::{LARGEST_MTU, Tunnel, WireHeader, remaining_mtu};
+use myelin_packet::wire::{LARGEST_MTU, Tunnel, remaining_mtu};
 use myelin_spec::{PartSpec, PeerSpec, ServiceChain, VxlanSpec, Way};
 
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::entry_link::InternalVeth;
 use crate::node::ports::{Port, PortKey, PortLease};
-use crate::pool::{Lease, Pool, lock};
+use crate::pool::{Lease, Pool};
 
-/// Longest wait for the neighbour's Ethernet address while a part comes up. The neighbour may come
-/// up later, so this is no error.
-const RESOLUTION: Duration = Duration::from_millis(500);
+pub(crate) use self::exits::{WireExits, refresh_exits};
 
 /// The interfaces of this node that take or drop frames with NSH, by index.
 pub(crate) type WiredInterfaces = Pool<u32, WiredInterface>;
@@ -68,7 +63,7 @@ pub(crate) struct Wires {
     arrival: Option<PartArrival>,
     /// The port to the next node.
     exit: Option<PortLease>,
-    _exit_link: Option<ResourceGuard>,
+    _exit_links: Vec<ResourceGuard>,
     /// Keeps frames with NSH away from the ports of users.
     _user_ports: Vec<UserPort>,
     /// The part's interfaces.
@@ -83,9 +78,12 @@ impl Wires {
         [ingress, egress]: [&Link; 2],
         parts: &Parts,
     ) -> Result<(PortLease, PortLease, Self), ApiError> {
+        let branches = find_branch_links(part)?;
         let mut interfaces = vec![WiredInterface::acquire(parts, ingress)?];
-        if egress.index != ingress.index {
-            interfaces.push(WiredInterface::acquire(parts, egress)?);
+        for link in std::iter::once(egress).chain(&branches) {
+            if interfaces.iter().all(|known| known.ifindex != link.index) {
+                interfaces.push(WiredInterface::acquire(parts, link)?);
+            }
         }
         let ends = [(&part.from, ingress.index), (&part.to, egress.index)];
         let of_users = ends.iter().filter(|(peer, _)| peer.is_none());
@@ -106,20 +104,19 @@ impl Wires {
             }
             None => (open_port(parts, ingress)?, None, None),
         };
-        let (egress, exit_link) = match &part.to {
+        let (egress, exit_links) = match &part.to {
             Some(to) => {
                 let end = part.end(chain.functions.len()) as u8;
-                let frames = (part.path, u8::MAX - end);
-                let opened = open_exit(parts, frames, to, (egress, ttl.as_ref()));
-                let (port, link) = opened.map_err(|error| in_part(chain, error))?;
-                (port, Some(link))
+                let links = (egress, &*branches);
+                let opened = exits::open(parts, part, (to, u8::MAX - end), (links, ttl.as_ref()));
+                opened.map_err(|error| in_part(chain, error))?
             }
-            None => (open_port(parts, egress)?, None),
+            None => (open_port(parts, egress)?, Vec::new()),
         };
         let wires = Self {
             arrival,
-            exit: exit_link.is_some().then(|| egress.clone()),
-            _exit_link: exit_link,
+            exit: part.to.is_some().then(|| egress.clone()),
+            _exit_links: exit_links,
             _user_ports: user_ports,
             interfaces,
         };
@@ -139,8 +136,8 @@ impl Wires {
 
     /// The packets that left to the next node.
     pub(crate) fn exit(&self) -> Option<WireExitCounters> {
-        let exit = self.exit.as_ref()?.wire_exit.as_ref()?;
-        Some(exit.counters())
+        let exits = self.exit.as_ref()?.wire_exits.as_ref()?;
+        Some(exits.counters())
     }
 
     /// Name and index of each interface.
@@ -148,6 +145,16 @@ impl Wires {
         let interfaces = self.interfaces.iter();
         interfaces.map(|interface| (&*interface.name, interface.ifindex))
     }
+}
+
+/// Finds the interfaces that lead to the branches of a part.
+fn find_branch_links(part: &PartSpec) -> Result<Vec<Link>, ApiError> {
+    let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+    let links = part.split.iter().map(|branch| {
+        let link = netlink.link(&branch.peer.interface);
+        link.map_err(ApiError::failed)
+    });
+    links.collect()
 }
 
 fn open_port(parts: &Parts, link: &Link) -> Result<PortLease, ApiError> {
@@ -190,132 +197,6 @@ fn open_arrival(
         ))
     });
     Ok((port, arrival?, ttl))
-}
-
-/// Opens the way of a part's packets to the next node.
-fn open_exit(
-    parts: &Parts,
-    (path, index): (u32, u8),
-    to: &PeerSpec,
-    (link, ttl): (&Link, Option<&Arc<PartTtl>>),
-) -> Result<(PortLease, ResourceGuard), ApiError> {
-    let mtu = link.mtu.min(LARGEST_MTU);
-    let name = format!("wire to {path} {index}");
-    let InternalVeth { near, far, guard } = InternalVeth::make(parts, &name, mtu, false)?;
-    let config = WireExitConfig {
-        far: (&far.name, far.index),
-        interface: (link.index, mtu),
-        tunnel: to.tunnel(),
-        ttl,
-    };
-    let exit = parts.plane.add_wire_exit(&config);
-    let way = WireWay {
-        exit: exit.map_err(ApiError::failed)?,
-        to: to.clone(),
-        frames: (path, index),
-        ifindex: link.index,
-        header: Mutex::default(),
-    };
-    let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-    way.refresh(&mut netlink)?;
-    let asked = Instant::now();
-    while !way.is_resolved() && asked.elapsed() < RESOLUTION {
-        std::thread::sleep(RESOLUTION / 50);
-        way.refresh(&mut netlink)?;
-    }
-    way.exit.attach().map_err(ApiError::failed)?;
-    let open = || {
-        Port::open_before_wire(
-            &parts.plane,
-            &near,
-            way,
-            remaining_mtu(mtu, to.tunnel().as_ref()),
-        )
-    };
-    let port = parts.ports.acquire(&PortKey::ToWire(path, index), open)?;
-    Ok((port, guard))
-}
-
-/// The way of a part's packets to the next node.
-pub(crate) struct WireWay {
-    exit: WireExit,
-    to: PeerSpec,
-    /// Path and service index.
-    frames: (u32, u8),
-    /// Index of the interface that leads to the neighbour.
-    ifindex: u32,
-    /// The present headers; `None` while the neighbour's Ethernet address is unknown.
-    header: Mutex<Option<WireHeader>>,
-}
-
-impl WireWay {
-    pub(crate) fn counters(&self) -> WireExitCounters {
-        self.exit.counters()
-    }
-
-    pub(crate) fn detach(&self) -> Result<(), myelin_kernel::Error> {
-        self.exit.detach()
-    }
-
-    /// Whether the neighbour's Ethernet address is known.
-    fn is_resolved(&self) -> bool {
-        lock(&self.header).is_some()
-    }
-
-    /// Reads the addresses of the interface and of the next hop, and sets the headers if they
-    /// changed. Asks the kernel to resolve an unknown next hop.
-    pub(crate) fn refresh(&self, netlink: &mut Netlink) -> Result<(), ApiError> {
-        let link = netlink.link_by_index(self.ifindex);
-        let link = link.map_err(ApiError::failed)?;
-        let next_hop = match self.to.way {
-            Way::Ethernet(mac) => Some(mac),
-            Way::Vxlan(VxlanSpec { remote, .. }) => find_next_hop(netlink, &link.id(), remote)?,
-        };
-        let source = link.mac.map(|mac| MacAddr(mac.0));
-        let (path, index) = self.frames;
-        let header = source.zip(next_hop).map(|(source, next_hop)| WireHeader {
-            source,
-            next_hop,
-            path,
-            index,
-            tunnel: self.to.tunnel(),
-        });
-        let mut present = lock(&self.header);
-        if *present != header {
-            let set = self.exit.set_header(header.as_ref());
-            set.map_err(ApiError::failed)?;
-            *present = header;
-        }
-        Ok(())
-    }
-}
-
-/// Returns the Ethernet address of the next hop to `remote`. If the kernel does not know it, or has
-/// not confirmed it lately, asks the kernel to find it out.
-fn find_next_hop(
-    netlink: &mut Netlink,
-    link: &LinkId,
-    remote: IpAddr,
-) -> Result<Option<MacAddr>, ApiError> {
-    let next_hop = netlink.next_hop(link, remote).map_err(ApiError::failed)?;
-    let found = netlink.neighbour(link, next_hop);
-    let found = found.map_err(ApiError::failed)?;
-    if !found.is_some_and(|neighbour| neighbour.is_confirmed) {
-        let asked = netlink.apply([neighbour::resolve(link, next_hop)]);
-        asked.map_err(ApiError::failed)?;
-    }
-    Ok(found.map(|neighbour| MacAddr(neighbour.mac.0)))
-}
-
-/// Refreshes the headers of all exits. `control::links` calls this often enough for the kernel's
-/// neighbour table.
-pub(crate) fn refresh_exits(parts: &Parts, netlink: &mut Netlink) {
-    for (_, port) in parts.ports.members() {
-        let refreshed = port.wire_exit.as_ref().map(|way| way.refresh(netlink));
-        if let Some(Err(error)) = refreshed {
-            tracing::debug!(interface = port.name, %error, "cannot refresh the headers to the next node");
-        }
-    }
 }
 
 /// Adds the place of the part to an error.

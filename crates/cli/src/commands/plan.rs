@@ -1,11 +1,12 @@
 //! `myelin plan`: shows the space and the cost of each function. Needs neither root nor an agent.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use myelin_api::{ApiError, TopologyStatus};
 use myelin_planner::admission::{self, Ledger, Node, Site};
-use myelin_planner::placement::{self, Placement, Running};
+use myelin_planner::placement::{self, Paths, Placement, Running};
 use myelin_planner::{Costs, Machine, Plan, PortKind};
 use myelin_report::graph::ChainGraph;
 use myelin_report::{plan as report, topology};
@@ -60,8 +61,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
         let planned = plans.iter().zip(&chains).map(|(plan, chain)| {
-            let placement = place(chain, plan, &topologies, &costs)?;
-            Ok(Planned { plan, placement })
+            let mut placed = place(chain, plan, &topologies, &costs)?.into_iter();
+            Ok(Planned {
+                plan,
+                placement: placed.next(),
+                replicas: placed.collect(),
+            })
         });
         output::print_json(&planned.collect::<Result<Vec<_>, ApiError>>()?)?;
     } else if let Some(format) = &arguments.picture.graph {
@@ -75,7 +80,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
         for (plan, chain) in plans.iter().zip(&chains) {
             print!("{}", report::summary(plan, output::width()));
-            if let Some(placed) = place(chain, plan, &topologies, &costs)? {
+            for placed in place(chain, plan, &topologies, &costs)? {
                 print!("{}", report::placement(&placed, output::width()));
             }
             if arguments.verbose {
@@ -95,34 +100,42 @@ struct Planned<'a> {
     /// The nodes of a chain over nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<Placement>,
+    /// The nodes on the paths of the further replicas.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replicas: Vec<Placement>,
 }
 
-/// Places a chain over nodes, if its topology is in the file.
+/// Places each path of a chain over nodes, if its topology is in the file.
 fn place(
     chain: &ServiceChain,
     plan: &Plan,
     topologies: &[Topology],
     costs: &Costs,
-) -> Result<Option<Placement>, ApiError> {
+) -> Result<Vec<Placement>, ApiError> {
     let ingress = chain.ports.as_ref().map(|ports| ports.ingress.as_str());
     let named = ingress.and_then(Ports::topology_host);
     let topology = named.and_then(|(name, _)| topologies.iter().find(|one| one.name == name));
     let Some(topology) = topology.filter(|_| chain.is_over_nodes()) else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let cores = myelin_linux::affinity::highest_core() + 1;
     let nothing = Running {
         ledger: &Ledger::default(),
         chains: &[],
     };
-    let placed = placement::place_on(topology, (chain, plan), costs, cores, nothing);
-    let placed = placed.map_err(|refusal| {
+    let placed = placement::place_paths(&Paths {
+        chain,
+        nodes: topology.nodes().map(|node| &*node.name).collect(),
+        kept: BTreeSet::new(),
+        is_trusted: &|_| true,
+        place: &|chain| placement::place_on(topology, (chain, plan), costs, cores, nothing),
+    });
+    placed.map_err(|refusal| {
         ApiError::failed(format!(
             "{}: chain `{}`: {refusal}",
             chain.places.chain, chain.name
         ))
-    })?;
-    Ok(Some(placed))
+    })
 }
 
 /// Describes this machine, with the ports that the chain names.

@@ -8,14 +8,12 @@
  * `replies` once a second.
  */
 #include "flow_totals.h"
+#include "maglev.h"
 #include "nat.h"
 #include "nat_error.h"
 #include "next.h"
 #include "translated_fragments.h"
 
-/* Same value as myelin_packet::maglev::TABLE_SIZE. */
-#define TABLE_SIZE 65537
-#define NO_BACKEND 0xffff
 #define CONFIRM_NS 1000000000ULL
 
 /* Same layout as myelin_packet::maglev::Backend. */
@@ -24,11 +22,6 @@ struct backend {
 	__u8 mac[6];
 	__u8 has_mac;
 	__u8 is_ipv6;
-};
-
-/* Same entries as myelin_packet::maglev::MaglevTable, padded to a multiple of eight bytes. */
-struct table {
-	__u16 entries[(TABLE_SIZE + 3) & ~3];
 };
 
 /* Same layout as myelin_kernel::load_balancer::BackendKey. */
@@ -114,20 +107,6 @@ static __always_inline bool is_alive(__u64 now, __u64 last)
 static __always_inline bool is_same_address(const __u32 *a, const __u32 *b)
 {
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
-}
-
-/* Returns the same hash as `mix` of myelin_packet::maglev. */
-static __always_inline __u32 flow_hash(const struct flow_key *key)
-{
-	const __u64 *words = (const __u64 *)key;
-	__u64 hash = 0;
-
-#pragma unroll
-	for (__u32 i = 0; i < sizeof(*key) / sizeof(*words); i++) {
-		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
-		hash ^= hash >> 29;
-	}
-	return hash * 0xbf58476d1ce4e5b9ULL >> 32;
 }
 
 /* Writes a flow's entry in `replies`. Returns false if the replies would match another flow. */
@@ -220,9 +199,7 @@ assign_backend(hook_ctx *ctx, const struct flow_key *key, bool is_ipv6, __u64 no
 	if (!table)
 		return NULL;
 
-	/* Uses the hash as a fraction of the table. */
-	__u64 at = (__u64)flow_hash(key) * TABLE_SIZE >> 32;
-	__u32 number = table->entries[at];
+	__u32 number = find_backend_number(table, key);
 
 	if (number == NO_BACKEND)
 		return NULL;

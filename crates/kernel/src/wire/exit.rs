@@ -47,6 +47,21 @@ pub struct WireExitCounters {
 }
 
 impl WireExitCounters {
+    /// Adds the packets of another exit.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |one: CounterLine, other: CounterLine| CounterLine {
+            packets: one.packets + other.packets,
+            bytes: one.bytes + other.bytes,
+            ..CounterLine::default()
+        };
+        Self {
+            sent: sum(self.sent, other.sent),
+            too_long: sum(self.too_long, other.too_long),
+            unresolved: sum(self.unresolved, other.unresolved),
+        }
+    }
+
     /// Returns the number of all packets, sent and dropped.
     pub fn total(&self) -> u64 {
         let lines = [self.sent, self.too_long, self.unresolved];

@@ -11,8 +11,9 @@ use myelin_kernel::{
     UserPort, WireDoor, WireDrops, WireExit, WireExitConfig,
 };
 use myelin_packet::fixtures::wire::{Refused, Sender, complete, receive};
+use myelin_packet::maglev::MaglevTable;
 use myelin_packet::wire::{FIRST_TTL, Tunnel, WireHeader, header_len};
-use myelin_packet::{MacAddr, Match, fixtures, parse};
+use myelin_packet::{FlowKey, MacAddr, Match, fixtures, parse};
 use proptest::prelude::*;
 
 use crate::chain::clock_ns;
@@ -390,6 +391,71 @@ fn the_stamp_crosses_the_exit_link_and_the_wire() {
     let after = exit.counters();
     assert_eq!(after.sent, before.sent);
     assert_eq!(after.too_long.packets, before.too_long.packets + 1);
+}
+
+#[test]
+fn each_flow_and_its_replies_have_the_target_of_the_reference() {
+    if !is_root() {
+        return;
+    }
+    let plane = create_plane();
+    let names = ["n2", "n3"];
+    let table = MaglevTable::of_names(&names);
+    // The program drops packets to a target without a link.
+    let targets = [(names[0], LOOPBACK), (names[1], 0)];
+    let split = plane.add_wire_split(("lo", LOOPBACK), &targets).unwrap();
+    let check = |frame: &[u8], inner: &[u8]| {
+        let outcome = test_run::run(split.program(), Hook::Xdp, &TestRun::new(frame)).unwrap();
+        let headers = parse(inner).ok();
+        let flow = headers.and_then(|headers| FlowKey::of(&headers, inner));
+        let target = table.look_up_either_way(&flow.unwrap_or_default());
+        let expected = [Hook::Xdp.redirect(), Hook::Xdp.drop()][usize::from(target.unwrap())];
+        assert_eq!(outcome.verdict, expected, "{inner:02x?}");
+        (outcome, target)
+    };
+    let fixtures: Vec<_> = fixtures::all().into_iter().map(|one| one.frame).collect();
+    for frame in fixtures.iter().filter(|frame| can_run(Hook::Xdp, frame)) {
+        check(frame, frame);
+    }
+    let mut of_targets = [0; 2];
+    for seed in 0..200_u8 {
+        for name in ["udp-v4", "udp-v6", "tcp-v4"] {
+            let mut frame = fixtures::named(name).frame;
+            let (source, ports) = if name == "udp-v6" { (22, 54) } else { (26, 34) };
+            frame[source] = seed;
+            frame[ports + 1] ^= seed;
+            let (outcome, target) = check(&frame, &frame);
+            assert_eq!(outcome.frame, frame);
+            of_targets[usize::from(target.unwrap())] += 1;
+        }
+    }
+    assert!(
+        of_targets.iter().all(|flows| *flows > 200),
+        "{of_targets:?}"
+    );
+    // The stamp crosses the program, as NSH.
+    let inner = fixtures::named("udp-v4").frame;
+    let meta = myelin_packet::Meta {
+        stamp_ns: 0x0102_0304_0506,
+        ..Default::default()
+    };
+    let nsh = myelin_packet::nsh::encapsulate(&meta, &inner).unwrap();
+    let tag = |value: u64| [[0x88, 0xa8], (value as u16).to_be_bytes()].concat();
+    let tags = [tag(meta.stamp_ns >> 16), tag(meta.stamp_ns), tag(0)].concat();
+    for frame in [
+        [&nsh[..], &inner].concat(),
+        [&inner[..12], &tags, &inner[12..]].concat(),
+    ] {
+        let (outcome, _) = check(&frame, &inner);
+        if outcome.verdict == Hook::Xdp.redirect() {
+            assert_eq!(outcome.frame[12..14], [0x89, 0x4f]);
+            assert_eq!(
+                stamp_of(&outcome.frame).0 & 0xffff_ffff,
+                meta.stamp_ns & 0xffff_ffff
+            );
+            assert_eq!(outcome.frame[38..], inner);
+        }
+    }
 }
 
 #[test]

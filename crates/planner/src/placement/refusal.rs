@@ -61,6 +61,19 @@ pub enum Refusal {
         /// The agreed latency, ns.
         latency_ns: u64,
     },
+    /// More replicas than nodes.
+    #[error(
+        "the function `{function}` has {count} replicas, each on a node of its own besides that of the function in front, and \
+         the topology has {nodes} such nodes: write `replicas: {nodes}` or less, or add nodes"
+    )]
+    Replicas {
+        /// The function.
+        function: String,
+        /// The number of replicas.
+        count: usize,
+        /// The nodes that can have a replica.
+        nodes: usize,
+    },
     /// Too many placements for `optimal`.
     #[error(
         "`placement: optimal` tries all placements, at most {MAX_PLACEMENTS}, but {functions} functions on {nodes} nodes have more; \

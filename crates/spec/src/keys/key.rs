@@ -139,6 +139,8 @@ pub enum ValueType {
     Hosts(#[serde(skip)] &'static [ConfigKey]),
     /// The links of a topology, each a mapping with these keys.
     Links(#[serde(skip)] &'static [ConfigKey]),
+    /// The next parts of a part, each a mapping with these keys.
+    Branches(#[serde(skip)] &'static [ConfigKey]),
     /// The two nodes that a link joins.
     Ends,
 }
@@ -155,6 +157,7 @@ impl ValueType {
             | Self::Patterns(keys)
             | Self::Hosts(keys)
             | Self::Links(keys)
+            | Self::Branches(keys)
             | Self::Functions(keys) => ("[]", keys),
             _ => ("", &[]),
         }
@@ -190,6 +193,7 @@ impl fmt::Display for ValueType {
             Self::Functions(_) => "list of functions",
             Self::Hosts(_) => "list of names or mappings",
             Self::Links(_) => "list of links",
+            Self::Branches(_) => "list of next parts",
             Self::Ends => "list of two names",
         })
     }

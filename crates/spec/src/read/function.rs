@@ -5,9 +5,10 @@ use crate::chain::MAX_FUNCTIONS;
 use crate::function::{FunctionSpec, Space};
 use crate::isolation::{Isolation, Limits};
 use crate::keys::field::{Field, Fields};
-use crate::keys::{ConfigKey, REVERSE_OF, TEXT, ValueType, keys, name};
+use crate::keys::{ConfigKey, REVERSE_OF, TEXT, ValueType, integer, keys, name};
 use crate::kinds::FunctionConfig;
 use crate::kinds::catalogue::{self, Kind};
+use crate::part::MAX_REPLICAS;
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::{Node, Value};
@@ -35,6 +36,9 @@ keys! {
         "node" = TEXT;
         /// A name. Functions with the same name run on different nodes.
         "antiAffinity" = TEXT;
+        /// The number of instances of the function, on as many nodes of the ports' topology. Each
+        /// flow passes one of them. Excludes `node` and `antiAffinity`.
+        "replicas" = integer(1, MAX_REPLICAS as u64, "a number of replicas");
     }
 }
 /// The key of the shaper's drops in the counters of a chain, next to the names of functions.
@@ -94,6 +98,9 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
     }
     let sandbox = isolation::read(&fields, kind, pin, of_chain);
     let anti_affinity = fields.read(KEYS, "antiAffinity");
+    let replicas = fields
+        .get("replicas")
+        .map(|_| fields.read(KEYS, "replicas"));
     let node = fields.get("node");
     let node = node.map(|field| name::read_label(&field));
     let (config, reverse_of) = config(kind?, &fields)?;
@@ -106,6 +113,7 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         space: pin,
         sandbox,
         anti_affinity,
+        replicas,
         place: field.faults.place(field.span),
     })
 }

@@ -1,4 +1,5 @@
-//! Checks chains over nodes of a topology: `placement`, and `node` and `antiAffinity` of functions.
+//! Checks chains over nodes of a topology: `placement`, and `node`, `antiAffinity` and `replicas` of
+//! functions.
 
 use std::collections::HashMap;
 
@@ -9,9 +10,10 @@ use crate::yaml::Value;
 /// The keys of a function that place it.
 const NODE: &str = "node";
 const ANTI_AFFINITY: &str = "antiAffinity";
+const REPLICAS: &str = "replicas";
 
-/// Logs a fault for each key that a chain over nodes lacks or excludes, and for functions with the
-/// same `antiAffinity` on the same `node`.
+/// Logs a fault for each key that a chain over nodes lacks or excludes, for functions with the same
+/// `antiAffinity` on the same `node`, and for replicas that flows cannot reach.
 pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>) {
     let functions = spec.get("functions");
     let functions = functions.filter(|field| matches!(field.node.value, Value::List(_)));
@@ -20,7 +22,7 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>) {
         .unwrap_or_default();
     let of_functions = functions
         .iter()
-        .flat_map(|function| [NODE, ANTI_AFFINITY].map(|key| function.get(key)));
+        .flat_map(|function| [NODE, ANTI_AFFINITY, REPLICAS].map(|key| function.get(key)));
     let placed = std::iter::once(spec.get("placement")).chain(of_functions);
     let Some(first) = placed.flatten().next() else {
         return;
@@ -46,6 +48,43 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>) {
         }
     }
     check_groups(&functions);
+    check_replicas(&functions);
+}
+
+/// Flows split where they leave the node of the function before.
+fn check_replicas(functions: &[Field<'_>]) {
+    let mut first: Option<usize> = None;
+    for (position, function) in functions.iter().enumerate() {
+        let Some(replicas) = function.get(REPLICAS) else {
+            continue;
+        };
+        for key in [NODE, ANTI_AFFINITY] {
+            if let Some(field) = function.get(key) {
+                field.fault(
+                    format!("the function has `replicas` and `{key}`"),
+                    "no such key: placement chooses another node for each replica",
+                    format!("remove `{key}`, or `replicas`"),
+                );
+            }
+        }
+        if replicas.node.text().is_none_or(|text| text == "1") {
+            continue;
+        }
+        if position == 0 {
+            replicas.fault(
+                "the first function has replicas",
+                "a function before it, whose node splits the flows",
+                "put a function in front, for example `{ name: entry, kind: forward }`",
+            );
+        }
+        if let Some(line) = first.replace(replicas.span.line) {
+            replicas.fault(
+                format!("another function has replicas too (line {line})"),
+                "one function with replicas in a chain",
+                "remove `replicas` here, or split the chain into two chains in series",
+            );
+        }
+    }
 }
 
 fn check_groups(functions: &[Field<'_>]) {

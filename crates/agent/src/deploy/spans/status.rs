@@ -1,12 +1,16 @@
 //! Describes chains over nodes, whole and by part.
 
+use std::collections::BTreeMap;
+
 use myelin_manager::deployment::NewPart;
 use myelin_manager::{PartTakers, find_access};
 use myelin_spec::{Ports, arguments};
 
 use super::nodes_of;
 use super::takers::Nodes;
-use crate::api::{ChainState, ChainUp, Change, SlaContract, SpanEnd, SpanPart, SpanStatus};
+use crate::api::{
+    ChainState, ChainUp, Change, SlaContract, SpanEnd, SpanPart, SpanStatus, last_parts,
+};
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
 use crate::pool::lock;
@@ -69,15 +73,36 @@ fn find_ends(span: &RunningSpan, nodes: &Nodes<'_>) -> [Option<SpanEnd>; 2] {
     [end(ingress, parts.first()), end(egress, parts.last())]
 }
 
+/// Adds the bounds of the parts on the slowest path; `None` if a part has no bound.
+fn add_bounds(parts: &[SpanPart]) -> Option<u64> {
+    let mut sums: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+    for part in parts {
+        let sum = sums.entry(part.replica.as_deref()).or_default();
+        *sum = sum.saturating_add(part.bound_ns?);
+    }
+    let common = sums.remove(&None).unwrap_or_default();
+    let slowest = sums.into_values().max().unwrap_or_default();
+    Some(common.saturating_add(slowest))
+}
+
 fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let nodes = nodes_of(node, &span.chain, &span.topology).ok();
+    let mut replica = None;
     let parts = span.deployment.parts.iter().zip(&span.functions);
     let parts = parts.map(|(NewPart { at: part, .. }, functions)| {
+        if part.begins_branch {
+            replica = Some(part.node.clone());
+        }
         let status = nodes
             .as_ref()
             .map(|nodes| nodes.status(&part.node, &part.name));
         let status = status.and_then(Result::ok).flatten();
-        SpanPart::new((&part.node, &part.name), functions.clone(), status.as_ref())
+        SpanPart::new(
+            (&part.node, &part.name),
+            functions.clone(),
+            replica.clone(),
+            status.as_ref(),
+        )
     });
     let parts: Vec<SpanPart> = parts.collect();
     let states = parts
@@ -86,13 +111,11 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let state = states.clone().find(|state| *state == ChainState::Failed);
     let state = state.or_else(|| states.clone().find(|state| *state != ChainState::Active));
     let links_ns = u64::try_from(span.deployment.links.as_nanos()).unwrap_or(u64::MAX);
-    let bound_ns = parts.iter().try_fold(links_ns, |sum, part| {
-        Some(sum.saturating_add(part.bound_ns?))
-    });
+    let bound_ns = add_bounds(&parts).map(|sum| sum.saturating_add(links_ns));
     let before = *lock(&span.left_before);
     let left = match &parts[..] {
         [only] => only.packets_out.saturating_sub(before.first),
-        parts => parts.last().map_or(0, |part| part.packets_out),
+        parts => last_parts(parts).map(|part| part.packets_out).sum(),
     };
     let ends = nodes.as_ref().map(|nodes| find_ends(span, nodes));
     let [ingress, egress] = ends.unwrap_or_default();

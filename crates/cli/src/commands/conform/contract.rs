@@ -183,24 +183,24 @@ impl MeasuredChain {
     /// last; `None` if no second was judged.
     fn worst_latency_us(&self) -> Result<Option<f64>, ApiError> {
         let is_judged = |now: &SpanStatus| {
-            let last = now.parts.last();
-            last.is_none_or(|part| {
+            now.last_parts().all(|part| {
                 let judged = part.sla.as_ref().map_or(0, |sla| sla.life.packets_out);
                 judged >= part.packets_out
             })
         };
         let now = self.wait(JUDGED_AFTER, &is_judged)?;
         let seconds = self.started.elapsed().as_secs_f64().ceil() as usize;
-        let Some(part) = now.parts.last() else {
-            return Ok(None);
-        };
-        let node = self.run_dir.of_node(&now.topology, &part.node);
-        let client = Client::connect(&node)?;
-        let client = client.ok_or_else(|| output::not_running_error(&part.part))?;
-        let seconds = client.seconds(&part.part, seconds)?;
-        let sojourns = seconds.iter().filter_map(|second| second.window.sojourn);
-        let worst = sojourns.map(|sojourn| sojourn.agreed_us);
-        Ok(worst.reduce(f64::max))
+        let mut worst = None;
+        for part in now.last_parts() {
+            let node = self.run_dir.of_node(&now.topology, &part.node);
+            let client = Client::connect(&node)?;
+            let client = client.ok_or_else(|| output::not_running_error(&part.part))?;
+            let seconds = client.seconds(&part.part, seconds)?;
+            let sojourns = seconds.iter().filter_map(|second| second.window.sojourn);
+            let sojourns = sojourns.map(|sojourn| sojourn.agreed_us);
+            worst = sojourns.chain(worst).reduce(f64::max);
+        }
+        Ok(worst)
     }
 }
 
