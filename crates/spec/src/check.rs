@@ -10,6 +10,7 @@ pub(crate) fn check_chains(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     check_unique_names(chains, faults);
     complete_reverse_pairs(chains, faults);
     replies::resolve_reverse_of(chains, faults);
+    check_pairs_over_nodes(chains, faults);
     check_ties(chains, faults);
 }
 
@@ -144,6 +145,33 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
             log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
         }
         _ => {}
+    }
+}
+
+/// Completes pairs of chains over nodes: if one chain of a pair is over nodes, both are.
+fn check_pairs_over_nodes(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
+    for index in 0..chains.len() {
+        let chain = &chains[index];
+        let Some(reverse) = chain.reverse.clone().filter(|_| chain.is_over_nodes()) else {
+            continue;
+        };
+        let hosts = chain.ports.as_ref().and_then(|ports| {
+            let host = |port| Ports::topology_host(port);
+            host(&ports.ingress).zip(host(&ports.egress))
+        });
+        if hosts.is_none() {
+            let fault = Fault::new(
+                "the functions run on nodes, but neither chain of the pair has two hosts as its ports",
+                "`ports` with two hosts of the topology of the nodes",
+                "write for example `ports: { ingress: lab/h1, egress: lab/h2 }` in one of both",
+            );
+            log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
+        }
+        let placement = chain.placement.unwrap_or_default();
+        let other = chains.iter_mut().find(|other| other.name == reverse);
+        if let Some(other) = other.filter(|other| !other.is_over_nodes()) {
+            other.placement = Some(placement);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ mod restore;
 mod status;
 mod takers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -132,9 +132,20 @@ pub(crate) fn up<'a>(
         changed: Vec::new(),
         ups: Vec::new(),
     };
-    for chain in chains {
+    // Each as its file describes it, and as it is placed. Replies follow the other direction.
+    let mut waiting: VecDeque<_> = chains
+        .into_iter()
+        .map(|chain| (chain.clone(), chain))
+        .collect();
+    let waiting_chains = waiting.make_contiguous();
+    waiting_chains.sort_by_key(|(_, chain)| chain.follows_reverse());
+    while let Some((declared, chain)) = waiting.pop_front() {
         let previous = find_previous(node, &chain)?;
-        let (span, change) = up_one(node, chain, (source, force), previous.as_ref())?;
+        let chains = (declared, chain);
+        let (span, change) = up_one(node, chains, (source, force), previous.as_ref())?;
+        for (_, other) in &mut waiting {
+            other.follow(&span.chain);
+        }
         let mut up = describe_up(&span, change);
         if change != Change::Unchanged {
             up.rendering_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -154,7 +165,7 @@ pub(crate) fn up<'a>(
 
 fn up_one(
     node: &Node,
-    mut chain: ServiceChain,
+    (declared, mut chain): (ServiceChain, ServiceChain),
     (source, force): (&Arc<ChainSource>, bool),
     previous: Option<&Arc<RunningSpan>>,
 ) -> Result<(Arc<RunningSpan>, Change), ApiError> {
@@ -174,7 +185,6 @@ fn up_one(
         ));
     }
     let plan = plan_whole(&chain)?;
-    let declared = chain.clone();
     place(&nodes, &mut chain, &plan)?;
     let starts = start_agents(&nodes, &chain)?;
     let build = |path, generation| {
@@ -183,6 +193,7 @@ fn up_one(
             .iter()
             .map(myelin_planner::Hop::total_ns)
             .collect();
+        let spaces: Vec<_> = plan.hops.iter().map(|hop| hop.space).collect();
         let network = lock(&nodes.topology.network).topology().clone();
         let planned = myelin_manager::plan(&SpanRequest {
             chain: &chain,
@@ -190,6 +201,7 @@ fn up_one(
             path,
             generation,
             costs_ns: &costs,
+            spaces: &spaces,
             address: &|node, interface| nodes.address(node, interface),
         });
         let planned = planned.map_err(|reason| failed(&chain, reason))?;
