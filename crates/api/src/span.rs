@@ -14,6 +14,8 @@ pub struct SpanStatus {
     pub owner: String,
     /// The topology of the nodes.
     pub topology: String,
+    /// The chain of the other direction (`spec.reverse`).
+    pub reverse: Option<String>,
     /// The service path identifier of the whole.
     pub path: u32,
     /// The generation: 0 for a new chain, one more with each change.

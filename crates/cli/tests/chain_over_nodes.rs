@@ -7,6 +7,8 @@ mod contract;
 mod faults;
 #[path = "chain_over_nodes/lab.rs"]
 mod lab;
+#[path = "chain_over_nodes/replies.rs"]
+mod replies;
 
 use std::collections::BTreeSet;
 

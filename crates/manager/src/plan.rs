@@ -2,7 +2,7 @@
 
 use myelin_packet::MacAddr;
 use myelin_spec::cut::PartObject;
-use myelin_spec::{PartSpec, PeerSpec, Ports, ServiceChain, Topology, Way};
+use myelin_spec::{PartSpec, PeerSpec, Ports, ServiceChain, Space, Topology, Way};
 
 use crate::budget::share_latency;
 use crate::cut::{Section, cut};
@@ -23,6 +23,8 @@ pub struct SpanRequest<'a> {
     pub generation: u16,
     /// The predicted cost of each function, ns.
     pub costs_ns: &'a [f64],
+    /// The planned space of each function.
+    pub spaces: &'a [Space],
     /// Returns the Ethernet address of a node's interface.
     pub address: &'a dyn Fn(&str, &str) -> Result<MacAddr, String>,
 }
@@ -89,7 +91,8 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
                 let earlier = budgets[..number].iter().copied().chain(links);
                 earlier.fold(0, u64::saturating_add)
             }),
-            whole: Some(part_name(&chain.name, request.generation, 0)),
+            whole: Some(whole_name(&chain.name)),
+            reverse: chain.reverse.as_deref().map(whole_name),
             from: from.transpose()?,
             to: to.transpose()?,
         };
@@ -98,12 +101,24 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
-            part: (last > 0).then_some(part),
+            part: (last > 0 || chain.reverse.is_some()).then_some(part),
             latency_ns: budgets.as_ref().map(|budgets| budgets[number]),
+            pairs: find_pairs(request, section),
+            reverse: chain.reverse.clone(),
         };
         parts.push((section.node.clone(), object));
     }
     Ok(SpanPlan { parts, links_ns })
+}
+
+/// Returns the functions of a section that share their state with one of the other direction, each
+/// with its space. The parts of both directions are planned alone, so the space is pinned.
+fn find_pairs(request: &SpanRequest<'_>, section: &Section) -> Vec<(usize, Space)> {
+    let functions = section.functions.clone();
+    let paired = functions.filter(|at| request.chain.functions[*at].paired);
+    paired
+        .filter_map(|at| Some((at, *request.spaces.get(at)?)))
+        .collect()
 }
 
 fn to_position(position: usize) -> u8 {
@@ -160,6 +175,11 @@ fn share_budget(
              to the functions: raise `sla.latency`, or place the functions nearer to each other"
         )
     })
+}
+
+/// The name of a chain on its nodes, whatever its generation: that of its first part.
+fn whole_name(chain: &str) -> String {
+    part_name(chain, 0, 0)
 }
 
 /// Names a part. The first part keeps its name, because it changes live; the others are new in each

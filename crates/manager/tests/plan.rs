@@ -86,6 +86,7 @@ proptest! {
             path: 0x80_0005,
             generation: 3,
             costs_ns: &costs,
+            spaces: &[],
             address: &address,
         };
         let planned = plan(&request).unwrap();
@@ -148,6 +149,7 @@ fn a_plan_names_what_is_missing() {
             path: 0x80_0001,
             generation: 0,
             costs_ns: &[],
+            spaces: &[],
             address: &address,
         };
         let error = plan(&request).unwrap_err();

@@ -57,6 +57,9 @@ pub fn details(span: &SpanStatus, width: u16) -> String {
         &format!("{} in, {} out", span.packets_in, span.packets_out),
         width,
     );
+    if let Some(reverse) = &span.reverse {
+        add_field(&mut out, "replies", &format!("chain {reverse}"), width);
+    }
     if let Some(restored) = &span.restored {
         let text = format!("brought up again: {restored}");
         add_field(&mut out, "event", &text, width);

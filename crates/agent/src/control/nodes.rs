@@ -68,7 +68,8 @@ fn restore_chains(
         if !failed.get(name).is_none_or(is_due) {
             continue;
         }
-        let names = BTreeSet::from([topology.name.clone(), name.clone()]);
+        let mut names = BTreeSet::from([topology.name.clone(), name.clone()]);
+        names.extend(span.chain.reverse.clone());
         let Ok(_reserved) = node.chains.reserved.reserve(names, &|| true) else {
             return;
         };

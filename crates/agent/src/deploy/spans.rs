@@ -3,18 +3,17 @@
 //! The agent that owns the topology does this, because it alone knows all nodes. `myelin_manager`
 //! has the parts and their order; this file has the nodes.
 
+mod place;
 mod restore;
 mod status;
 mod takers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{PartTakers, PlacedPart, SpanPlan, SpanRequest};
-use myelin_planner::admission::{Ledger, name_at_peer, peer_of_node};
-use myelin_planner::placement::{self, Running};
 use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
@@ -23,7 +22,6 @@ use self::status::describe_up;
 use self::takers::Nodes;
 use crate::api::{ApiError, ChainSource, ChainUp, Change, UpRequest};
 use crate::node::Node;
-use crate::node::node_agents::NodeAgent;
 use crate::node::spans::{LeftBefore, RunningSpan};
 use crate::pool::lock;
 
@@ -134,9 +132,20 @@ pub(crate) fn up<'a>(
         changed: Vec::new(),
         ups: Vec::new(),
     };
-    for chain in chains {
+    // Each as its file describes it, and as it is placed. Replies follow the other direction.
+    let mut waiting: VecDeque<_> = chains
+        .into_iter()
+        .map(|chain| (chain.clone(), chain))
+        .collect();
+    let waiting_chains = waiting.make_contiguous();
+    waiting_chains.sort_by_key(|(_, chain)| chain.follows_reverse());
+    while let Some((declared, chain)) = waiting.pop_front() {
         let previous = find_previous(node, &chain)?;
-        let (span, change) = up_one(node, chain, (source, force), previous.as_ref())?;
+        let chains = (declared, chain);
+        let (span, change) = up_one(node, chains, (source, force), previous.as_ref())?;
+        for (_, other) in &mut waiting {
+            other.follow(&span.chain);
+        }
         let mut up = describe_up(&span, change);
         if change != Change::Unchanged {
             up.rendering_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -156,7 +165,7 @@ pub(crate) fn up<'a>(
 
 fn up_one(
     node: &Node,
-    mut chain: ServiceChain,
+    (declared, mut chain): (ServiceChain, ServiceChain),
     (source, force): (&Arc<ChainSource>, bool),
     previous: Option<&Arc<RunningSpan>>,
 ) -> Result<(Arc<RunningSpan>, Change), ApiError> {
@@ -176,12 +185,12 @@ fn up_one(
         ));
     }
     let plan = plan_whole(&chain)?;
-    let declared = chain.clone();
-    match previous.filter(|old| old.declared == declared && has_all_parts(&nodes, old)) {
-        // Chains that came later do not move a chain whose description is the same.
-        Some(old) => chain.clone_from(&old.chain),
-        None => place(&nodes, &mut chain, &plan, previous.map(Arc::as_ref))?,
-    }
+    place::place(
+        &nodes,
+        &mut chain,
+        &plan,
+        (&declared, previous.map(Arc::as_ref)),
+    )?;
     let starts = start_agents(&nodes, &chain)?;
     let build = |path, generation| {
         let costs: Vec<f64> = plan
@@ -189,6 +198,7 @@ fn up_one(
             .iter()
             .map(myelin_planner::Hop::total_ns)
             .collect();
+        let spaces: Vec<_> = plan.hops.iter().map(|hop| hop.space).collect();
         let network = lock(&nodes.topology.network).topology().clone();
         let planned = myelin_manager::plan(&SpanRequest {
             chain: &chain,
@@ -196,6 +206,7 @@ fn up_one(
             path,
             generation,
             costs_ns: &costs,
+            spaces: &spaces,
             address: &|node, interface| nodes.address(node, interface),
         });
         let planned = planned.map_err(|reason| failed(&chain, reason))?;
@@ -256,73 +267,6 @@ fn start_agents(
         }
     }
     Ok(starts)
-}
-
-/// Chooses the nodes of the functions that name none, where the running chains leave room.
-fn place(
-    nodes: &Nodes<'_>,
-    chain: &mut ServiceChain,
-    plan: &Plan,
-    previous: Option<&RunningSpan>,
-) -> Result<(), ApiError> {
-    if chain
-        .functions
-        .iter()
-        .all(|function| function.node.is_some())
-    {
-        return Ok(());
-    }
-    let topology = lock(&nodes.topology.network).topology().clone();
-    let cores = myelin_linux::affinity::highest_core() + 1;
-    let costs = super::load_costs()?;
-    let is_trusted = |name: &str| nodes.agent(name).is_ok_and(NodeAgent::is_trusted);
-    let trusted = topology.with_nodes(&is_trusted);
-    let running = running_beside(nodes, previous)?;
-    let spans = nodes.node.spans.all();
-    let spans = spans
-        .iter()
-        .filter(|span| span.topology == nodes.topology.name && span.chain.name != chain.name);
-    let chains: Vec<_> = spans.map(|span| (&span.chain, &span.plan)).collect();
-    let place_on = |topology, ledger: &Ledger| {
-        let running = Running {
-            ledger,
-            chains: &chains,
-        };
-        placement::place_on(topology, (chain, plan), &costs, cores, running)
-    };
-    let placed = place_on(&trusted, &running)
-        // The agents know all details, and their refusals name the chains that take the room.
-        .or_else(|_| place_on(&trusted, &Ledger::default()))
-        // Without another choice, the functions wait for the agent of a node that was silent.
-        .or_else(|_| place_on(&topology, &Ledger::default()));
-    let placed = placed.map_err(|refusal| {
-        ApiError::refused(format!(
-            "{}: chain `{}`: {refusal}",
-            chain.places.chain, chain.name
-        ))
-    })?;
-    tracing::info!(
-        chain = chain.name,
-        algorithm = %placed.algorithm,
-        crossings = placed.crossings,
-        delay_ns = placed.delay_ns,
-        "placed"
-    );
-    for (function, place) in chain.functions.iter_mut().zip(placed.functions) {
-        function.node = Some(place.node);
-    }
-    Ok(())
-}
-
-/// Returns the chains of all agents of the machine, without the parts of a previous generation.
-fn running_beside(nodes: &Nodes<'_>, previous: Option<&RunningSpan>) -> Result<Ledger, ApiError> {
-    let mut running = nodes.node.ledger.of_machine()?;
-    let parts = previous.iter().flat_map(|old| &old.deployment.parts);
-    for NewPart { at: part, .. } in parts {
-        let peer = peer_of_node(&nodes.topology.name, &part.node);
-        running.remove(&name_at_peer(&part.name, &peer));
-    }
-    Ok(running)
 }
 
 /// Plans the whole, as if one node had all functions: refuses what no node can hold.

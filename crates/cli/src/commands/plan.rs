@@ -59,11 +59,10 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
-        let planned = plans.iter().zip(&chains).map(|(plan, chain)| {
-            let placement = place(chain, plan, &topologies, &costs)?;
-            Ok(Planned { plan, placement })
-        });
-        output::print_json(&planned.collect::<Result<Vec<_>, ApiError>>()?)?;
+        let placements = place_all(chains, &plans, &topologies, &costs)?;
+        let planned = plans.iter().zip(placements);
+        let planned = planned.map(|(plan, placement)| Planned { plan, placement });
+        output::print_json(&planned.collect::<Vec<_>>())?;
     } else if let Some(format) = &arguments.picture.graph {
         picture::show(format, &graphs.collect::<Vec<_>>())?;
         for plan in plans.iter().filter(|plan| plan.refusal.is_some()) {
@@ -73,9 +72,10 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         for topology in &topologies {
             println!("{}", topology::summary(&TopologyStatus::of(topology)));
         }
-        for (plan, chain) in plans.iter().zip(&chains) {
+        let placements = place_all(chains, &plans, &topologies, &costs)?;
+        for (plan, placed) in plans.iter().zip(placements) {
             print!("{}", report::summary(plan, output::width()));
-            if let Some(placed) = place(chain, plan, &topologies, &costs)? {
+            if let Some(placed) = placed {
                 print!("{}", report::placement(&placed, output::width()));
             }
             if arguments.verbose {
@@ -95,6 +95,32 @@ struct Planned<'a> {
     /// The nodes of a chain over nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<Placement>,
+}
+
+/// Places all chains over nodes whose topologies are in the file. Functions that undo functions of
+/// the other direction are on the nodes of those.
+fn place_all(
+    mut chains: Vec<ServiceChain>,
+    plans: &[Plan],
+    topologies: &[Topology],
+    costs: &Costs,
+) -> Result<Vec<Option<Placement>>, ApiError> {
+    let mut order: Vec<usize> = (0..chains.len()).collect();
+    order.sort_by_key(|number| chains[*number].follows_reverse());
+    let mut placements: Vec<Option<Placement>> = chains.iter().map(|_| None).collect();
+    for number in order {
+        let placed = place(&chains[number], &plans[number], topologies, costs)?;
+        if let Some(placed) = &placed {
+            let functions = chains[number].functions.iter_mut();
+            for (function, place) in functions.zip(&placed.functions) {
+                function.node = Some(place.node.clone());
+            }
+            let followed = chains[number].clone();
+            chains.iter_mut().for_each(|other| other.follow(&followed));
+        }
+        placements[number] = placed;
+    }
+    Ok(placements)
 }
 
 /// Places a chain over nodes, if its topology is in the file.

@@ -40,13 +40,18 @@ pub(crate) fn find_broken(
 }
 
 /// Brings a chain up again, on other nodes where its file leaves the choice. Its other parts carry
-/// packets until then. The caller has reserved its name and that of the topology.
+/// packets until then. The chain of the other direction follows. The caller has reserved the names
+/// of both, and that of the topology.
 ///
 /// # Errors
 /// A node does not take its part. The chain stays as it is.
 pub(crate) fn restore(node: &Node, span: &RunningSpan, reason: &str) -> Result<(), ApiError> {
     let name = &span.chain.name;
-    let (declared, source) = (vec![span.declared.clone()], &span.source);
+    let reverse = span.chain.reverse.as_ref();
+    let reverse = reverse.and_then(|reverse| node.spans.get(reverse));
+    let reverse = reverse.map(|reverse| reverse.declared.clone());
+    let declared = std::iter::once(span.declared.clone()).chain(reverse);
+    let (declared, source) = (declared.collect(), &span.source);
     up(node, declared, source, span.is_forced, Instant::now())?.keep();
     if let Some(restored) = node.spans.get(name) {
         *crate::pool::lock(&restored.restored) = Some(reason.to_owned());

@@ -100,6 +100,7 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         chain: span.chain.name.clone(),
         owner: span.chain.owner().to_owned(),
         topology: span.topology.clone(),
+        reverse: span.chain.reverse.clone(),
         path: span.path,
         generation: span.generation,
         state: state.unwrap_or(ChainState::Active),
