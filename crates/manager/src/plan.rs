@@ -34,8 +34,16 @@ pub struct SpanRequest<'a> {
 pub struct SpanPlan {
     /// Each part with its node.
     pub parts: Vec<(String, PartObject)>,
+    /// The longest delay of the links between each part and the next one, ns.
+    pub delays_ns: Vec<u64>,
+}
+
+impl SpanPlan {
     /// The longest delay of the links between the parts, ns.
-    pub links_ns: u64,
+    pub fn links_ns(&self) -> u64 {
+        let delays = self.delays_ns.iter().copied();
+        delays.fold(0, u64::saturating_add)
+    }
 }
 
 /// Plans the parts of a chain.
@@ -60,10 +68,8 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
     let pairs = sections.windows(2);
     let routes = pairs.map(|pair| find_route(topology, &pair[0].node, &pair[1].node));
     let routes: Vec<Route> = routes.collect::<Result<_, _>>()?;
-    let links_ns = routes
-        .iter()
-        .map(|route| route.delay_ns)
-        .fold(0, u64::saturating_add);
+    let delays_ns: Vec<u64> = routes.iter().map(|route| route.delay_ns).collect();
+    let links_ns = delays_ns.iter().copied().fold(0, u64::saturating_add);
     let budgets = share_budget(request, &sections, links_ns)?;
     let (ingress, egress) = find_ports(chain, topology, &sections)?;
     let last = sections.len() - 1;
@@ -86,10 +92,11 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             path: request.path,
             first: to_position(section.functions.start),
             length: to_position(chain.functions.len()),
-            before_ns: budgets.as_ref().filter(|_| number > 0).map(|budgets| {
-                let links = routes[..number].iter().map(|route| route.delay_ns);
-                let earlier = budgets[..number].iter().copied().chain(links);
-                earlier.fold(0, u64::saturating_add)
+            before_ns: budgets.as_ref().and_then(|budgets| {
+                let from = find_origin(topology, &sections, number);
+                let links = delays_ns[from..number].iter();
+                let earlier = budgets[from..number].iter().chain(links).copied();
+                (from < number).then(|| earlier.fold(0, u64::saturating_add))
             }),
             whole: Some(whole_name(&chain.name)),
             reverse: chain.reverse.as_deref().map(whole_name),
@@ -108,7 +115,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
         };
         parts.push((section.node.clone(), object));
     }
-    Ok(SpanPlan { parts, links_ns })
+    Ok(SpanPlan { parts, delays_ns })
 }
 
 /// Returns the functions of a section that share their state with one of the other direction, each
@@ -119,6 +126,20 @@ fn find_pairs(request: &SpanRequest<'_>, section: &Section) -> Vec<(usize, Space
     paired
         .filter_map(|at| Some((at, *request.spaces.get(at)?)))
         .collect()
+}
+
+/// Returns the number of the section where the stamps of a section's packets are made: the first
+/// one from which on all nodes have one clock.
+fn find_origin(topology: &Topology, sections: &[Section], number: usize) -> usize {
+    let mut origin = number;
+    while origin > 0 {
+        let [before, at] = [origin - 1, origin].map(|at| sections[at].node.as_str());
+        if !topology.have_one_clock(before, at) {
+            break;
+        }
+        origin -= 1;
+    }
+    origin
 }
 
 fn to_position(position: usize) -> u8 {

@@ -106,7 +106,7 @@ proptest! {
                 // A sojourn from the chain's ingress may take the budgets of earlier parts too.
                 prop_assert_eq!(part.before_ns.is_some(), number > 0);
                 let before = part.before_ns.unwrap_or(0);
-                prop_assert!((budget..=budget + planned.links_ns).contains(&before));
+                prop_assert!((budget..=budget + planned.links_ns()).contains(&before));
             }
             budget += part.sla.latency_ns.unwrap();
             let next = planned.parts.get(number + 1);
@@ -119,7 +119,7 @@ proptest! {
             }
         }
         prop_assert_eq!(position, places.len());
-        prop_assert!(budget + planned.links_ns <= 100_000_000);
+        prop_assert!(budget + planned.links_ns() <= 100_000_000);
     }
 
     #[test]
@@ -166,4 +166,37 @@ fn a_plan_names_what_is_missing() {
         .links
         .retain(|link| link.name != "n0-n1");
     fail(&objects, "no links join the nodes `n0` and `n1`");
+}
+
+/// A part takes the shares of earlier parts only as far as its stamps reach back.
+#[test]
+fn stamps_of_another_clock_are_not_compared() {
+    let (mut objects, _) = lab(&[0, 1, 2, 3], "100ms");
+    let costs = [100.0; 4];
+    let before = |objects: &Objects| {
+        let planned = plan(&SpanRequest {
+            chain: &objects.chains[0],
+            topology: &objects.topologies[0],
+            path: 0x80_0001,
+            generation: 0,
+            costs_ns: &costs,
+            spaces: &[],
+            address: &address,
+        });
+        let planned = planned.unwrap();
+        assert_eq!(planned.delays_ns, [1_000_000; 3]);
+        let parts = planned.parts.into_iter();
+        let before = parts.map(|(_, object)| object.part.unwrap().before_ns);
+        before.collect::<Vec<_>>()
+    };
+    let all = before(&objects);
+    assert_eq!(all[0], None);
+    let node = objects.topologies[0].hosts.iter_mut();
+    for node in node.filter(|host| host.name == "n1") {
+        node.clock = myelin_spec::NodeClock::Own;
+    }
+    let own = before(&objects);
+    assert_eq!(own[..3], [None, None, None]);
+    // The stamp of n3 is that of n2.
+    assert!(own[3].is_some() && own[3] < all[3], "{own:?}");
 }

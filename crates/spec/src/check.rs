@@ -148,8 +148,8 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
     }
 }
 
-/// Checks that the ports of chains over nodes are two hosts, and completes their pairs: if one chain
-/// of a pair is over nodes, both are.
+/// Checks that the ports of chains over nodes are two hosts, and completes their pairs: if one
+/// chain of a pair is over nodes, both are.
 fn check_chains_over_nodes(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];

@@ -26,7 +26,7 @@ use crate::node::spans::{LeftBefore, RunningSpan};
 use crate::pool::lock;
 
 pub(crate) use self::restore::{find_broken, restore};
-pub(crate) use self::status::list;
+pub(crate) use self::status::{judge_loss, list};
 
 /// Chains over nodes that a request made or changed. Dropping the value undoes that, unless they
 /// are kept.
@@ -223,7 +223,7 @@ fn up_one(
     let generation = previous.map_or(0, |old| old.generation.wrapping_add(1));
     let (planned, parts) = build(path, generation)?;
     refuse_other_ingress(&chain, &parts, previous)?;
-    let links = Duration::from_nanos(planned.links_ns);
+    let links = Duration::from_nanos(planned.links_ns());
     let old = previous.map(|old| &old.deployment);
     let deployment = deployment::bring_up(&nodes, parts, links, old)
         .map_err(|error| super::with_chain_name(&chain, error))?;
@@ -234,6 +234,7 @@ fn up_one(
     let change = previous.map_or(Change::Created, |_| Change::Changed);
     let span = RunningSpan {
         functions: functions.collect(),
+        delays_ns: planned.delays_ns.clone(),
         declared,
         source: Arc::clone(source),
         is_forced: force,
@@ -245,6 +246,7 @@ fn up_one(
         path,
         generation,
         deployment,
+        loss: previous.map_or_else(Arc::default, |old| Arc::clone(&old.loss)),
         left_before: Mutex::new(
             previous.map_or_else(LeftBefore::default, |old| *lock(&old.left_before)),
         ),

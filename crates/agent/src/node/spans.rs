@@ -8,6 +8,7 @@ use std::time::Instant;
 use myelin_manager::Deployment;
 use myelin_packet::meta::MAX_SPI;
 use myelin_planner::Plan;
+use myelin_policy::sla::WholeLoss;
 use myelin_spec::ServiceChain;
 use myelin_spec::part::FIRST_PATH;
 
@@ -34,10 +35,14 @@ pub(crate) struct RunningSpan {
     /// The names of the functions of each part.
     pub(crate) functions: Vec<Vec<String>>,
     pub(crate) deployment: Deployment,
+    /// The longest delay of the links between each part and the next one, ns.
+    pub(crate) delays_ns: Vec<u64>,
     /// How often the agent of each node had been started when it took its parts.
     pub(crate) starts: BTreeMap<String, u32>,
     /// Why the chain was last brought up again.
     pub(crate) restored: Mutex<Option<String>>,
+    /// The loss of the whole, of all generations.
+    pub(crate) loss: Arc<Mutex<WholeLoss>>,
     /// Packets that left the first part, and the whole, on previous paths.
     pub(crate) left_before: Mutex<LeftBefore>,
     /// The time since which the first generation is up.

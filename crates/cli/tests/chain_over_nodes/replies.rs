@@ -1,14 +1,16 @@
 //! Pairs of chains over nodes: replies pass the nodes in the reverse order, and functions of both
 //! directions share their state on their node.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use myelin_linux::netns::Netns;
 use serde_json::Value;
 
 use super::lab::up;
-use crate::common::{Myelin, sh, skip_unless_root, wait_for};
+use crate::common::streams::PATIENCE;
+use crate::common::{Myelin, kill, repository_root, sh, skip_unless_root, wait_for};
 
 /// The address that the server sees. Nobody has it.
 const OUTSIDE: &str = "10.9.9.9";
@@ -140,4 +142,107 @@ fn replies_pass_the_same_translation_on_their_way_back() {
         pair.myelin.run_ok(&["down", "--all"]);
         pair.myelin.assert_clean();
     }
+}
+
+/// The node with the shared state of both directions loses its agent. Both come up again.
+#[test]
+fn both_directions_survive_the_agent_of_their_node() {
+    if skip_unless_root() {
+        return;
+    }
+    let server: SocketAddr = "10.0.0.2:9000".parse().unwrap();
+    let pair = Pair::up("");
+    let passes = || {
+        let asked = pair.ask(0x40).filter(|(byte, _)| *byte == 0x41);
+        asked.is_some_and(|(_, outside)| pair.reply(0x40, outside) == Some((0x50, server)))
+    };
+    wait_for("a reply", passes);
+    let line = pair.myelin.chain_name("line");
+    let network = pair.myelin.run_json(&["ps", &line, "--json"]);
+    let hosts = network["hosts"].as_array().unwrap();
+    let node = hosts.iter().find(|host| host["name"] == "n1").unwrap();
+    kill(&node["agent"]["pid"]);
+    for chain in ["there", "back"] {
+        wait_for("a restored chain", || {
+            let status = pair.status(chain);
+            let restored = status["restored"].as_str().unwrap_or_default();
+            restored.contains("`n1`") && status["state"] == "active"
+        });
+    }
+    wait_for("a reply", passes);
+    pair.myelin.run_ok(&["down", "--all"]);
+    pair.myelin.assert_clean();
+}
+
+/// Length of the messages of a connection, with room for the headers between nodes.
+const MESSAGE: usize = 512;
+const MESSAGES: u8 = 20;
+
+/// Takes a connection, and sends each message back. Returns the first byte of each.
+fn echo(listener: &TcpListener) -> Vec<u8> {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut message = [0; MESSAGE];
+    let messages = (0..MESSAGES).map(|_| {
+        stream.read_exact(&mut message).unwrap();
+        stream.write_all(&message).unwrap();
+        message[0]
+    });
+    messages.collect()
+}
+
+/// The example as it stands. A connection that opens, and is tracked in both directions, passes the
+/// same function on its way there and back.
+#[test]
+fn a_connection_passes_the_nodes_there_and_back() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = repository_root().join("examples/replies-over-nodes.yaml");
+    let file = file.to_str().unwrap();
+    myelin.run_ok(&["up", file]);
+    let netns = |host: &str| Netns::open(&format!("myelin-pair-{host}")).unwrap();
+    let address: SocketAddr = "10.0.0.2:9000".parse().unwrap();
+    let listen = || TcpListener::bind(address).unwrap();
+    let listener = netns("h2").enter(listen).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| echo(&listener));
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let mut client = netns("h1").enter(connect).unwrap().unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        for number in 0..MESSAGES {
+            let (sent, mut received) = ([number; MESSAGE], [0xff; MESSAGE]);
+            client.write_all(&sent).unwrap();
+            client.read_exact(&mut received).unwrap();
+            assert_eq!(received, sent, "message {number}");
+        }
+        let seen = server.join().unwrap();
+        assert!(
+            seen.into_iter()
+                .eq((0..MESSAGES).map(|number| number ^ 0x41))
+        );
+    });
+    let flows = myelin.run_json(&["--node", "n1", "ps", "--flows", "--json"]);
+    // The functions of both directions share one table.
+    let tables = flows.as_array().unwrap();
+    assert_eq!(tables.len(), 1, "{flows}");
+    let flow = &tables[0]["flows"][0];
+    for count in ["packets", "reply_packets"] {
+        assert!(flow[count].as_u64() > Some(MESSAGES.into()), "{flows}");
+    }
+    for (chain, nodes) in [("requests", ["n1", "n2"]), ("replies", ["n2", "n1"])] {
+        let status = myelin.run_json(&["ps", chain, "--json"]);
+        let parts = status["parts"].as_array().unwrap();
+        assert!(parts.iter().map(|part| &part["node"]).eq(nodes), "{status}");
+        for part in parts {
+            assert!(
+                part["packets_out"].as_u64() > Some(MESSAGES.into()),
+                "{status}"
+            );
+        }
+    }
+    myelin.run_ok(&["down", file]);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
 }

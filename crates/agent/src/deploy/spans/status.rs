@@ -1,12 +1,18 @@
 //! Describes chains over nodes, whole and by part.
 
+use std::time::Duration;
+
 use myelin_manager::deployment::NewPart;
 use myelin_manager::{PartTakers, find_access};
+use myelin_policy::sla::{PartCounts, WholeReading};
 use myelin_spec::{Ports, arguments};
 
 use super::nodes_of;
 use super::takers::Nodes;
-use crate::api::{ChainState, ChainUp, Change, SlaContract, SpanEnd, SpanPart, SpanStatus};
+use crate::api::{
+    ChainState, ChainStatus, ChainUp, Change, SlaContract, SojournSource, SpanEnd, SpanPart,
+    SpanSojourn, SpanStatus,
+};
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
 use crate::pool::lock;
@@ -69,17 +75,29 @@ fn find_ends(span: &RunningSpan, nodes: &Nodes<'_>) -> [Option<SpanEnd>; 2] {
     [end(ingress, parts.first()), end(egress, parts.last())]
 }
 
+/// Describes the parts, each with the part where its sojourn begins: that of the part before it, if
+/// packets carry their time from there and both nodes have one clock.
+fn describe_parts(span: &RunningSpan, nodes: Option<&Nodes<'_>>) -> Vec<SpanPart> {
+    let mut parts: Vec<SpanPart> = Vec::new();
+    for (NewPart { at: part, .. }, functions) in span.deployment.parts.iter().zip(&span.functions) {
+        let status = nodes.map(|nodes| nodes.status(&part.node, &part.name));
+        let status = status.and_then(Result::ok).flatten();
+        let has_one_clock = |before: &&SpanPart| {
+            nodes.is_some_and(|nodes| nodes.have_one_clock(&before.node, &part.node))
+        };
+        let before = parts.last().filter(has_one_clock);
+        let before = before.filter(|_| status.as_ref().is_some_and(carry_time));
+        let from = before.map_or(parts.len(), |before| before.sojourn_from);
+        let names = (&*part.node, &*part.name);
+        let status = (status.as_ref(), from);
+        parts.push(SpanPart::new(names, functions.clone(), status));
+    }
+    parts
+}
+
 fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let nodes = nodes_of(node, &span.chain, &span.topology).ok();
-    let parts = span.deployment.parts.iter().zip(&span.functions);
-    let parts = parts.map(|(NewPart { at: part, .. }, functions)| {
-        let status = nodes
-            .as_ref()
-            .map(|nodes| nodes.status(&part.node, &part.name));
-        let status = status.and_then(Result::ok).flatten();
-        SpanPart::new((&part.node, &part.name), functions.clone(), status.as_ref())
-    });
-    let parts: Vec<SpanPart> = parts.collect();
+    let parts = describe_parts(span, nodes.as_ref());
     let states = parts
         .iter()
         .map(|part| part.state.unwrap_or(ChainState::Failed));
@@ -96,7 +114,7 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     };
     let ends = nodes.as_ref().map(|nodes| find_ends(span, nodes));
     let [ingress, egress] = ends.unwrap_or_default();
-    SpanStatus {
+    let mut described = SpanStatus {
         chain: span.chain.name.clone(),
         owner: span.chain.owner().to_owned(),
         topology: span.topology.clone(),
@@ -116,5 +134,77 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         parts,
         up_s: span.since.elapsed().as_secs_f64(),
         restored: lock(&span.restored).clone(),
+        sojourn: None,
+        loss: span
+            .chain
+            .sla
+            .loss_percent
+            .map(|agreed| lock(&span.loss).status(agreed)),
+    };
+    described.sojourn = add_sojourns(&described, &span.delays_ns);
+    described
+}
+
+/// Reads the counters of a chain's parts at the time `at`, and judges the loss of the whole since
+/// the last reading. Without an answer of each part, the next reading has the packets too.
+pub(crate) fn judge_loss(node: &Node, span: &RunningSpan, at: Duration) {
+    let Some(agreed_percent) = span.chain.sla.loss_percent else {
+        return;
+    };
+    let Ok(nodes) = nodes_of(node, &span.chain, &span.topology) else {
+        return;
+    };
+    let parts = span.deployment.parts.iter();
+    let counts = parts.map(|NewPart { at: part, .. }| {
+        let status = nodes.status(&part.node, &part.name).ok()??;
+        Some(count_packets(&status))
+    });
+    let Some(parts) = counts.collect::<Option<Vec<PartCounts>>>() else {
+        return;
+    };
+    let delays = span.delays_ns.iter().copied();
+    let reading = WholeReading {
+        path: span.path,
+        at,
+        parts,
+        delays: delays.map(Duration::from_nanos).collect(),
+    };
+    lock(&span.loss).add(&reading, agreed_percent);
+}
+
+fn count_packets(status: &ChainStatus) -> PartCounts {
+    let (account, part) = (&status.account, status.part.as_ref());
+    PartCounts {
+        name: status.chain.clone(),
+        conformed: account.packets_in.saturating_sub(account.policed),
+        lost: status.sla.as_ref().map_or(0, |sla| sla.life.lost.total()),
+        received: part.and_then(|part| part.received).unwrap_or_default(),
+        sent: part.and_then(|part| part.sent).unwrap_or_default(),
     }
+}
+
+/// Whether the packets that arrived from the previous node carry the time at which they entered.
+fn carry_time(status: &ChainStatus) -> bool {
+    let part = status.part.as_ref();
+    let received = part.and_then(|part| Some((part.stamped, part.received?)));
+    received.is_some_and(|(stamped, received)| stamped >= received)
+}
+
+/// Returns the sojourn of the whole. `delays_ns` has the links between each part and the next one.
+fn add_sojourns(span: &SpanStatus, delays_ns: &[u64]) -> Option<SpanSojourn> {
+    let parts = span.sojourn_parts();
+    let sojourns = parts.iter().map(|part| part.sojourn.as_ref());
+    let sojourns: Vec<_> = sojourns.collect::<Option<_>>()?;
+    let between = parts.iter().map(|part| part.sojourn_from);
+    let between = between.filter_map(|from| delays_ns.get(from.checked_sub(1)?));
+    Some(SpanSojourn {
+        source: if parts.len() > 1 {
+            SojournSource::Added
+        } else {
+            SojournSource::Measured
+        },
+        p50_us: sojourns.iter().map(|sojourn| sojourn.p50_us).sum(),
+        p99_us: sojourns.iter().map(|sojourn| sojourn.p99_us).sum(),
+        links_ns: between.copied().fold(0, u64::saturating_add),
+    })
 }

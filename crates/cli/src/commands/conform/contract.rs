@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use myelin_api::{ApiError, Client, RunDir, SlaContract, SpanStatus};
+use myelin_api::{ApiError, Client, RunDir, SlaContract, SojournSource, SpanPart, SpanStatus};
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::Serialize;
 
@@ -42,6 +42,9 @@ pub(super) struct ContractReport {
     agreed_loss_percent: Option<f64>,
     /// The sojourn of the worst second at the agreed percentile, us; absent if no packet left.
     latency_us: Option<f64>,
+    /// Whether the sojourn is measured from the first node to the last, or added: the worst seconds
+    /// of nodes with different clocks, and the longest delay of the links between them.
+    latency_source: Option<SojournSource>,
     /// The agreed sojourn, us.
     agreed_latency_us: Option<f64>,
     /// The agreed percentile.
@@ -126,6 +129,7 @@ impl MeasuredChain {
             Some(_) if after.packets_out > 0 => self.worst_latency_us()?,
             _ => None,
         };
+        let (latency_us, latency_source) = latency_us.unzip();
         let conforming = after.packets_in - after.policed;
         let loss_percent = (conforming > 0).then(|| after.lost as f64 * 100.0 / conforming as f64);
         let SlaContract {
@@ -143,6 +147,7 @@ impl MeasuredChain {
             loss_percent,
             agreed_loss_percent,
             latency_us,
+            latency_source,
             agreed_latency_us,
             percentile,
         })
@@ -180,27 +185,38 @@ impl MeasuredChain {
     }
 
     /// Returns the sojourn at the agreed percentile of the worst second, from the first node to the
-    /// last; `None` if no second was judged.
-    fn worst_latency_us(&self) -> Result<Option<f64>, ApiError> {
+    /// last, and how it is known; `None` if no second was judged.
+    fn worst_latency_us(&self) -> Result<Option<(f64, SojournSource)>, ApiError> {
         let is_judged = |now: &SpanStatus| {
-            let last = now.parts.last();
-            last.is_none_or(|part| {
+            let mut parts = now.parts.iter();
+            parts.all(|part| {
                 let judged = part.sla.as_ref().map_or(0, |sla| sla.life.packets_out);
                 judged >= part.packets_out
             })
         };
         let now = self.wait(JUDGED_AFTER, &is_judged)?;
-        let seconds = self.started.elapsed().as_secs_f64().ceil() as usize;
-        let Some(part) = now.parts.last() else {
+        let Some(sojourn) = now.sojourn else {
             return Ok(None);
         };
+        let mut sum = sojourn.links_ns as f64 / 1e3;
+        for part in now.sojourn_parts() {
+            match self.worst_of_part(&now, part)? {
+                Some(worst) => sum += worst,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some((sum, sojourn.source)))
+    }
+
+    /// Returns the sojourn at the agreed percentile of a part's worst second.
+    fn worst_of_part(&self, now: &SpanStatus, part: &SpanPart) -> Result<Option<f64>, ApiError> {
+        let seconds = self.started.elapsed().as_secs_f64().ceil() as usize;
         let node = self.run_dir.of_node(&now.topology, &part.node);
         let client = Client::connect(&node)?;
         let client = client.ok_or_else(|| output::not_running_error(&part.part))?;
         let seconds = client.seconds(&part.part, seconds)?;
         let sojourns = seconds.iter().filter_map(|second| second.window.sojourn);
-        let worst = sojourns.map(|sojourn| sojourn.agreed_us);
-        Ok(worst.reduce(f64::max))
+        Ok(sojourns.map(|sojourn| sojourn.agreed_us).reduce(f64::max))
     }
 }
 
@@ -248,7 +264,7 @@ impl ContractReport {
             )
         };
         format!(
-            "{}: {} packets in, {} policed, {} out, {} lost: loss {} ({})\n{} % of the worst second within {} ({})",
+            "{}: {} packets in, {} policed, {} out, {} lost: loss {} ({})\n{} % of the worst second within {}{} ({})",
             self.chain,
             self.packets_in,
             self.policed,
@@ -258,6 +274,10 @@ impl ContractReport {
             agreed(self.agreed_loss_percent, "%"),
             self.percentile,
             figure(self.latency_us, "us"),
+            match self.latency_source {
+                Some(SojournSource::Added) => ", added over nodes of different clocks",
+                _ => "",
+            },
             agreed(self.agreed_latency_us, "us"),
         )
     }
