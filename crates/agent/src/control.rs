@@ -9,6 +9,7 @@
 pub(crate) mod actuator;
 mod link_reader;
 pub(crate) mod links;
+pub(crate) mod losses;
 pub(crate) mod nodes;
 pub(crate) mod preemptor;
 pub(crate) mod reading;

@@ -14,14 +14,14 @@ use myelin_packet::sojourn::Histogram;
 use crate::Monitor;
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, ContainerStatus, CoreStatus, DownReply,
-    Event, FunctionFlows, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
-    SpanStatus, TopologyLink, TopologyStatus,
+    Event, FunctionFlows, LinkRequest, NodeEvent, ProbeRequest, RunDir, RunRequest, SlaEvent,
+    SlaSecond, SpanStatus, TopologyLink, TopologyStatus,
 };
-use crate::control::{links, nodes, sampler, supervise};
+use crate::control::{links, losses, nodes, sampler, supervise};
 use crate::deploy::{self, UpOptions};
-use crate::node::Node;
 use crate::node::chains::RunningChain;
 use crate::node::hosts::{self, FoundHost};
+use crate::node::{Node, NodeOptions};
 use crate::pool::lock;
 use crate::status;
 
@@ -46,24 +46,25 @@ impl Engine {
     /// # Errors
     /// No root privileges, or the kernel lacks a feature that eBPF maps need.
     pub fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
-        Self::open_under(run_dir, program, None)
+        Self::open_with(run_dir, program, NodeOptions::default())
     }
 
-    /// As [`open`](Self::open). All control groups of the agent lie under `cgroup`.
+    /// As [`open`](Self::open), with the control group and the clock of the options.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(crate) fn open_under(
+    pub(crate) fn open_with(
         run_dir: &RunDir,
         program: PathBuf,
-        cgroup: Option<String>,
+        options: NodeOptions,
     ) -> Result<Self, ApiError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ApiError::failed("the agent needs root: use sudo"));
         }
-        let node = Arc::new(Node::open(run_dir, program, cgroup)?);
+        let node = Arc::new(Node::open(run_dir, program, options)?);
         supervise::start(&node);
         nodes::start(&node);
+        losses::start(&node);
         let sla = sampler::start(&node);
         let monitor = Arc::clone(&sla);
         links::start(&node, move |node, running| {
@@ -238,10 +239,15 @@ impl Engine {
     /// # Errors
     /// No chain has that name.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
-        if let Some(name) = chain {
+        if let Some(name) = chain.filter(|name| self.node.spans.get(name).is_none()) {
             self.node.chains.expect(name)?;
         }
         Ok(lock(&self.sla).events(chain, after))
+    }
+
+    /// Returns the events of the topologies' nodes with serial numbers above `after`.
+    pub fn node_events(&self, after: u64) -> Vec<NodeEvent> {
+        self.node.parts.node_events.after(after)
     }
 
     /// Returns the last seconds of a running chain, at most `limit`, the oldest first.

@@ -30,6 +30,7 @@ pub use control::preemptor::run as run_preemptor;
 pub use deploy::{UpOptions, admit, find_port_fault, link_bps, link_mtu, load_costs, port_kind};
 pub use engine::Engine;
 pub use myelin_measure::Monitor;
+pub use node::NodeOptions;
 pub use node::container::version as runc_version;
 pub use node::openflow::version as open_vswitch_version;
 pub use server::ServeOptions;
@@ -55,7 +56,7 @@ pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<
     std::mem::forget(lock(run_dir)?);
     // Only a process with one thread can change its mount namespace.
     join_first_mount_namespace(run_dir, program);
-    let engine = Engine::open_under(run_dir, program.to_path_buf(), options.cgroup.clone())?;
+    let engine = Engine::open_with(run_dir, program.to_path_buf(), options.node.clone())?;
     server::serve(run_dir, engine, options)
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod ledger;
 mod log;
 pub(crate) mod netem;
 pub(crate) mod node_agents;
+pub(crate) mod node_events;
 pub(crate) mod openflow;
 pub(crate) mod peers;
 pub(crate) mod port_faults;
@@ -67,6 +68,7 @@ use cpu_latency::CpuLatencies;
 use devices::Devices;
 use discipline::Disciplines;
 use ledger::NodeLedger;
+use node_events::NodeEvents;
 use peers::Peers;
 use ports::Ports;
 use preemptor::Preemptors;
@@ -75,6 +77,17 @@ use spans::Spans;
 use topologies::Topologies;
 use wire::WiredInterfaces;
 use workers::Workers;
+
+/// What the machine, or the topology of a node, gives to an agent.
+#[derive(Debug, Clone, Default)]
+pub struct NodeOptions {
+    /// The control group under which all groups of the agent lie: `myelin-RUN/NAME`. By default a
+    /// group of the agent's own.
+    pub cgroup: Option<String>,
+    /// The name of the agent's clock; `None`: that of the kernel. Stamps of clocks with different
+    /// names are not compared.
+    pub clock: Option<String>,
+}
 
 /// All state of an agent.
 pub(crate) struct Node {
@@ -114,6 +127,8 @@ pub(crate) struct Parts {
     pub(crate) black_boxes: BlackBoxes,
     /// Shapers of egress interfaces.
     pub(crate) disciplines: Disciplines,
+    /// The events of the nodes of topologies.
+    pub(crate) node_events: NodeEvents,
     pub(crate) journal: Journal,
     /// The executable of the workers.
     pub(crate) program: PathBuf,
@@ -160,15 +175,16 @@ impl Node {
     pub(crate) fn open(
         run_dir: &RunDir,
         program: PathBuf,
-        cgroup: Option<String>,
+        options: NodeOptions,
     ) -> Result<Self, ApiError> {
+        let NodeOptions { cgroup, clock } = options;
         let run_id = run_dir.id();
         let host_prefix = cgroup.as_ref().map(|_| format!("{run_id}-"));
         let share = cgroup.as_deref().map(share_of).transpose()?.flatten();
         let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
         let ledger = NodeLedger::with_peers(Peers::new(run_dir, &journal))?;
-        let (plane, pin_dir) = open_plane(run_dir, &journal)?;
+        let (plane, pin_dir) = open_plane(run_dir, &journal, clock.as_deref())?;
         let plane = Arc::new(plane);
         let cores = Arc::new(Cores::new(Preemptors {
             program: program.clone(),
@@ -195,6 +211,7 @@ impl Node {
                 devices: Devices::default(),
                 black_boxes: Pool::default(),
                 disciplines: Pool::default(),
+                node_events: NodeEvents::default(),
                 journal,
                 program,
                 share,
@@ -315,7 +332,11 @@ fn share_of(cgroup: &str) -> Result<Option<CoreShare>, ApiError> {
 }
 
 /// Each process has its own pin directory, so pins of a killed agent do not collide.
-fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), ApiError> {
+fn open_plane(
+    run_dir: &RunDir,
+    journal: &Journal,
+    clock: Option<&str>,
+) -> Result<(Plane, PathBuf), ApiError> {
     let mount = run_dir.bpf();
     let resource = Resource::Bpffs {
         path: mount.clone(),
@@ -329,8 +350,8 @@ fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), A
     }
     let start = myelin_linux::procfs::start_time(std::process::id()).map_err(ApiError::failed)?;
     let pin_dir = mount.join(format!("{}-{start}", std::process::id()));
-    let plane = Plane::create(Some(&pin_dir), Capacity::default()).map_err(ApiError::failed)?;
-    Ok((plane, pin_dir))
+    let plane = Plane::create_with_clock(Some(&pin_dir), Capacity::default(), clock);
+    Ok((plane.map_err(ApiError::failed)?, pin_dir))
 }
 
 /// Names a resource in messages.

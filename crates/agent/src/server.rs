@@ -34,11 +34,13 @@ use self::query::{AFTER_QUERY, LAST_QUERY, query_number};
 use self::stream::stream_events;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, CoreStatus, DownReply,
-    ErrorKind, FunctionFlows, HostStatus, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent,
-    SlaSecond, SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest,
+    ErrorKind, FunctionFlows, HostStatus, LinkRequest, NodeEvent, ProbeRequest, RunDir, RunRequest,
+    SlaEvent, SlaSecond, SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus,
+    UpRequest,
 };
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
+use crate::node::NodeOptions;
 
 /// Longest request, bytes: a chain file and the files that it names. The longest route list takes
 /// about 16 MiB.
@@ -59,9 +61,8 @@ pub struct ServeOptions {
     /// Stop after this time without chains. A client that starts an agent sets this time, so no
     /// agent stays on a machine without chains.
     pub idle_exit: Option<Duration>,
-    /// The control group under which all groups of the agent lie: `myelin-RUN/NAME`. By default a
-    /// group of the agent's own.
-    pub cgroup: Option<String>,
+    /// The control group and the clock of the agent.
+    pub node: NodeOptions,
 }
 
 struct ServerState {
@@ -159,6 +160,7 @@ fn versioned_routes() -> Router<Arc<ServerState>> {
         .route("/links", post(change_link))
         .route("/events", get(events))
         .route("/events/{name}", get(events))
+        .route("/node-events", get(node_events))
         .route("/flows", get(flows))
         .route("/flows/{name}", get(flows))
         .route("/seconds/{name}", get(seconds))
@@ -380,6 +382,14 @@ async fn events(
         engine.events(chain_name(name.as_ref()), after)
     })
     .await
+}
+
+async fn node_events(
+    State(state): State<Arc<ServerState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<NodeEvent>>, HttpError> {
+    let after = query_number(query.as_deref(), AFTER_QUERY)?.unwrap_or(0);
+    run_blocking(state, move |engine| Ok(engine.node_events(after))).await
 }
 
 /// The chain at the end of a path; `None` asks for all chains.

@@ -19,8 +19,8 @@ use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
     ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply,
     EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, HostStatus, ImageRequest,
-    ImageStatus, LinkRequest, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus,
-    TopologyLink, TopologyStatus, UpRequest, send_descriptors,
+    ImageStatus, LinkRequest, NodeEvent, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    SpanStatus, TopologyLink, TopologyStatus, UpRequest, send_descriptors,
 };
 
 /// Longest wait for an agent that removes its chains and stops.
@@ -168,6 +168,11 @@ impl Client {
         self.get(&format!("{}?after={after}", chain_path("/events", chain)))
     }
 
+    /// Lists the events of the topologies' nodes with a serial above `after`, by serial.
+    pub fn node_events(&self, after: u64) -> Result<Vec<NodeEvent>, ApiError> {
+        self.get(&format!("/node-events?after={after}"))
+    }
+
     /// Lists the last `limit` seconds of a chain, the oldest first.
     pub fn seconds(&self, chain: &str, limit: usize) -> Result<Vec<SlaSecond>, ApiError> {
         self.get(&format!("/seconds/{chain}?last={limit}"))
@@ -268,20 +273,14 @@ impl Client {
 
     /// Removes a stored image.
     pub fn remove_image(&self, name: &str) -> Result<DownReply, ApiError> {
-        self.call(
-            Method::DELETE,
-            &chain_path("/images", Some(name)),
-            None::<&()>,
-        )
+        let path = chain_path("/images", Some(name));
+        self.call(Method::DELETE, &path, None::<&()>)
     }
 
     /// Removes one chain or topology.
     pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
-        self.call(
-            Method::DELETE,
-            &chain_path("/chains", Some(chain)),
-            None::<&()>,
-        )
+        let path = chain_path("/chains", Some(chain));
+        self.call(Method::DELETE, &path, None::<&()>)
     }
 
     /// Removes all chains and the objects of a killed agent, and stops the agent. Also stops an

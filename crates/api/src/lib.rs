@@ -14,6 +14,7 @@
 //! | `POST /v2/chains` | [`UpRequest`] | [`ChainUp`] list: deploys chains, or changes them |
 //! | `GET /v2/events?after=SERIAL` | - | [`SlaEvent`] list: violations with higher serials |
 //! | `GET /v2/events/NAME?after=SERIAL` | - | [`SlaEvent`] list of one chain |
+//! | `GET /v2/node-events?after=SERIAL` | - | [`NodeEvent`] list of the topologies' nodes |
 //! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list, the oldest first (1) |
 //! | `GET /v2/flows`, `GET /v2/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `GET /v2/cores` | - | [`CoreStatus`] list: cores whose workers take turns |
@@ -91,19 +92,22 @@ pub use myelin_planner::placement::Placement;
 pub use myelin_planner::{BlackBoxSharing, Origin, PartPlan, Plan, ShaperPlace, SharingPlan, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
-    SlaStatus, SlaTerm, SlaWindow,
+    SlaStatus, SlaTerm, SlaWindow, SpanLoss,
 };
 pub use myelin_spec::{LinkEmulation, Mapping, PortDriver, SharingMechanism, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use session::{Lease, NamedFile, TextContents, TextRequest};
-pub use span::{SpanEnd, SpanPart, SpanStatus, last_parts};
+pub use span::{
+    NodeEvent, NodeEventKind, SojournSource, SpanEnd, SpanPart, SpanSojourn, SpanStatus,
+    last_parts, sojourn_parts,
+};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
     PartStatus, RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use topology::{
-    ControllerState, ControllerStatus, HostStatus, LinkChange, LinkRequest, NodeAgentStatus,
-    TopologyEnd, TopologyHost, TopologyLink, TopologyStatus, TopologySwitch,
+    ControllerState, ControllerStatus, HostInfo, HostStatus, LinkChange, LinkRequest,
+    NodeAgentStatus, TopologyEnd, TopologyHost, TopologyLink, TopologyStatus, TopologySwitch,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 
@@ -185,22 +189,6 @@ pub struct AgentInfo {
     pub orphans: Vec<String>,
     /// Resident memory of the agent, KiB.
     pub resident_kib: u64,
-}
-
-/// One emulated end host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HostInfo {
-    /// `client` or `server`.
-    pub role: String,
-    /// The host's network namespace, as in `ip netns`.
-    pub netns: String,
-    /// The host's IP address.
-    pub address: String,
-    /// The host's interface inside the namespace.
-    pub interface: String,
-    /// The interface at the agent's end of the host's link.
-    pub link: String,
 }
 
 /// The effect of `up` on a chain.

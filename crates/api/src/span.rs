@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChainState, ChainStatus, SlaContract, SlaStatus, SojournStatus};
+use crate::{ChainState, ChainStatus, SlaContract, SlaStatus, SojournStatus, SpanLoss};
 
 /// A running chain over nodes: the whole, and the part that each node holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,8 @@ pub struct SpanStatus {
     pub owner: String,
     /// The topology of the nodes.
     pub topology: String,
+    /// The chain of the other direction (`spec.reverse`).
+    pub reverse: Option<String>,
     /// The service path identifier of the whole.
     pub path: u32,
     /// The generation: 0 for a new chain, one more with each change.
@@ -37,6 +39,10 @@ pub struct SpanStatus {
     pub egress: Option<SpanEnd>,
     /// The longest delay of the links between the parts, ns.
     pub links_ns: u64,
+    /// The sojourn of the whole, since its parts came up; absent if no packet left a part.
+    pub sojourn: Option<SpanSojourn>,
+    /// The loss of the whole; absent without `sla.loss`.
+    pub loss: Option<SpanLoss>,
     /// Packets that entered the first part.
     pub packets_in: u64,
     /// Packets that left the last part, of all replicas.
@@ -54,6 +60,23 @@ impl SpanStatus {
     /// Returns the parts from which packets leave the chain: the last one, of each replica.
     pub fn last_parts(&self) -> impl Iterator<Item = &SpanPart> {
         last_parts(&self.parts)
+    }
+
+    /// Returns the parts of each path, in the order of the chain: one path, or with replicas one
+    /// for each replica.
+    pub fn paths(&self) -> Vec<Vec<&SpanPart>> {
+        let ways = self
+            .parts
+            .chunk_by(|one, other| one.replica == other.replica);
+        let (common, branches): (Vec<_>, Vec<_>) =
+            ways.partition(|way| way.iter().all(|part| part.replica.is_none()));
+        let common: Vec<&SpanPart> = common.into_iter().flatten().collect();
+        if branches.is_empty() {
+            return vec![common];
+        }
+        let paths = branches.into_iter();
+        let paths = paths.map(|branch| common.iter().copied().chain(branch).collect());
+        paths.collect()
     }
 }
 
@@ -80,8 +103,40 @@ pub struct SpanEnd {
     pub interface: String,
 }
 
-/// A part of a chain over nodes. All figures are those of its node: times of different nodes are
-/// not compared.
+/// The sojourn of a whole chain over nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SpanSojourn {
+    /// How it is known.
+    pub source: SojournSource,
+    /// Median, us; of an added sojourn the sum of medians.
+    pub p50_us: f64,
+    /// 99th percentile, us; of an added sojourn the sum of 99th percentiles.
+    pub p99_us: f64,
+    /// The longest planned delay of the links that the figures do not include, ns: those between
+    /// nodes of different clocks.
+    pub links_ns: u64,
+}
+
+/// How the sojourn of a whole chain over nodes is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SojournSource {
+    /// Measured with one clock, from the first part to the last.
+    Measured,
+    /// Added, because nodes have different clocks, or packets do not carry their time.
+    Added,
+}
+
+/// Returns the parts of a path whose sojourns add up to that of the path: the last one of each run
+/// of parts with one beginning.
+pub fn sojourn_parts<'a>(path: &[&'a SpanPart]) -> Vec<&'a SpanPart> {
+    let runs = path.chunk_by(|one, next| one.sojourn_from == next.sojourn_from);
+    runs.filter_map(|run| run.last().copied()).collect()
+}
+
+/// A part of a chain over nodes. All figures are those of its node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SpanPart {
@@ -105,11 +160,13 @@ pub struct SpanPart {
     pub policed: u64,
     /// Packets that functions and shaper dropped.
     pub drops: u64,
-    /// The sojourn: from where packets entered the whole chain if they carry their time, else in
-    /// the part.
+    /// The sojourn, from where packets entered the part `sojourn_from`.
     pub sojourn: Option<SojournStatus>,
-    /// The part's share of the contract, and the measured figures. With a sojourn from where
-    /// packets entered the whole chain, the latency includes the shares of earlier parts and links.
+    /// The number of the part, from 0, where the sojourn begins: the first one if packets carry
+    /// their time from there and all nodes have one clock, else a later one.
+    pub sojourn_from: usize,
+    /// The part's share of the contract, and the measured figures. Its loss is that of the part
+    /// alone. Its latency includes the shares of earlier parts and links from `sojourn_from` on.
     pub sla: Option<Box<SlaStatus>>,
 }
 
@@ -119,7 +176,7 @@ impl SpanPart {
         (node, part): (&str, &str),
         functions: Vec<String>,
         replica: Option<String>,
-        status: Option<&ChainStatus>,
+        (status, sojourn_from): (Option<&ChainStatus>, usize),
     ) -> Self {
         Self {
             node: node.to_owned(),
@@ -133,7 +190,58 @@ impl SpanPart {
             policed: status.map_or(0, |status| status.account.policed),
             drops: status.map_or(0, |status| status.drops),
             sojourn: status.and_then(|status| status.sojourn.clone()),
+            sojourn_from,
             sla: status.and_then(|status| status.sla.clone()),
+        }
+    }
+}
+
+/// An event of a node of a topology.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodeEvent {
+    /// Serial number over all nodes of the agent's topologies.
+    pub serial: u64,
+    /// The time, RFC 3339.
+    pub time: String,
+    /// The topology.
+    pub topology: String,
+    /// The node.
+    pub node: String,
+    /// The chain over nodes that was brought up again.
+    pub chain: Option<String>,
+    /// The kind of the event.
+    pub kind: NodeEventKind,
+    /// The event in words.
+    pub text: String,
+}
+
+/// The kind of an event of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum NodeEventKind {
+    /// The node's agent does not answer.
+    Silent,
+    /// The node's agent ended.
+    Ended,
+    /// The node's agent answers again, or was started anew.
+    Back,
+    /// A chain that lost its part on the node was brought up again.
+    Restored,
+    /// The node's agent ended too often, and is not started anew.
+    Failed,
+}
+
+impl NodeEventKind {
+    /// The kind in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Ended => "ended",
+            Self::Back => "back",
+            Self::Restored => "restored",
+            Self::Failed => "failed",
         }
     }
 }

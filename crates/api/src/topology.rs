@@ -232,3 +232,19 @@ fn describe_link(link: &LinkSpec) -> TopologyLink {
         directions: None,
     }
 }
+
+/// One emulated end host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostInfo {
+    /// `client` or `server`.
+    pub role: String,
+    /// The host's network namespace, as in `ip netns`.
+    pub netns: String,
+    /// The host's IP address.
+    pub address: String,
+    /// The host's interface inside the namespace.
+    pub interface: String,
+    /// The interface at the agent's end of the host's link.
+    pub link: String,
+}

@@ -9,6 +9,8 @@ mod faults;
 mod lab;
 #[path = "chain_over_nodes/replicas.rs"]
 mod replicas;
+#[path = "chain_over_nodes/replies.rs"]
+mod replies;
 
 use std::collections::BTreeSet;
 

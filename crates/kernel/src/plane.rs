@@ -37,7 +37,23 @@ impl Plane {
     /// Creates the shared maps. `pin_dir` is a directory of a bpffs that no other program uses.
     /// With `pin_dir`, maps and attachments outlive the process, so kernel chains forward packets
     /// until [`Plane::remove_pins`].
+    ///
+    /// # Errors
+    /// The kernel refuses a map.
     pub fn create(pin_dir: Option<&Path>, capacity: Capacity) -> Result<Self, Error> {
+        Self::create_with_clock(pin_dir, capacity, None)
+    }
+
+    /// As [`create`](Self::create), with the name of the agent's clock. Its stamps are not compared
+    /// with those of agents whose clock has another name or none, also under the same kernel.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_with_clock(
+        pin_dir: Option<&Path>,
+        capacity: Capacity,
+        clock: Option<&str>,
+    ) -> Result<Self, Error> {
         if let Some(dir) = pin_dir {
             pins::prepare_dir(dir)?;
         }
@@ -83,7 +99,7 @@ impl Plane {
                 0,
             )?,
             ttls: Ttls::new(capacity.chains)?,
-            kernel: sys::kernel_identity(),
+            kernel: sys::clock_identity(clock),
             states: FunctionStates::default(),
             programs: [programs("programs_xdp")?, programs("programs_tcx")?],
             closed: [

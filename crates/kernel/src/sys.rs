@@ -61,14 +61,16 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     own_fd(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Returns a number that identifies the running kernel, because nodes of one kernel share its
-/// clock: a hash (FNV-1a) of its boot. 0 if the kernel tells no boot.
-pub(crate) fn kernel_identity() -> u32 {
+/// Returns a number that identifies the clock of this agent: a hash (FNV-1a) of the kernel's boot,
+/// because nodes of one kernel share its clock, and of the clock's `name`. 0 if the kernel tells no
+/// boot.
+pub(crate) fn clock_identity(name: Option<&str>) -> u32 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if boot.is_empty() {
         return 0;
     }
-    let hash = boot.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+    let named = boot.iter().chain(name.unwrap_or_default().as_bytes());
+    let hash = named.fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     });
     hash.max(1)

@@ -340,10 +340,17 @@ impl PartArrival {
         self.shared.counters.read(self.lines.start())
     }
 
-    /// Returns the number of frames whose stamp is of this kernel's clock. The sojourn of their
+    /// Returns the number of frames whose stamp is of this agent's clock. The sojourn of their
     /// packets begins where they entered the whole chain.
     pub fn stamped(&self) -> u64 {
         self.shared.counters.read(self.lines.start() + 1).packets
+    }
+
+    /// Whether all packets carry a stamp of this agent's clock.
+    pub fn is_stamped(&self) -> bool {
+        // In this order: a frame that arrives between both reads has a stamp more, never one less.
+        let frames = self.frames().packets;
+        self.stamped() >= frames
     }
 }
 

@@ -1,8 +1,10 @@
 //! Plans the parts of a chain over nodes: names, neighbours, ports and budgets. Pure.
 
+use std::ops::Range;
+
 use myelin_packet::MacAddr;
 use myelin_spec::cut::PartObject;
-use myelin_spec::{PartSpec, PeerSpec, Ports, ServiceChain, Topology, Way};
+use myelin_spec::{PartSpec, PeerSpec, Ports, ServiceChain, Space, Topology, Way};
 
 use crate::budget::share_latency;
 use crate::cut::{Section, cut};
@@ -25,6 +27,8 @@ pub struct SpanRequest<'a> {
     pub generation: u16,
     /// The predicted cost of each function, ns.
     pub costs_ns: &'a [f64],
+    /// The planned space of each function.
+    pub spaces: &'a [Space],
     /// Returns the Ethernet address of a node's interface.
     pub address: &'a dyn Fn(&str, &str) -> Result<MacAddr, String>,
 }
@@ -37,8 +41,24 @@ pub struct SpanPlan {
     pub parts: Vec<(String, PartObject)>,
     /// The first part of each branch; empty without replicas.
     pub branches: Vec<usize>,
-    /// The longest delay of the links between the parts, ns.
-    pub links_ns: u64,
+    /// The longest delay of the links before each part, ns; 0 before the first one.
+    pub delays_ns: Vec<u64>,
+}
+
+impl SpanPlan {
+    /// The longest delay of the links between the parts, ns; with replicas, of the slowest path.
+    pub fn links_ns(&self) -> u64 {
+        let add = |parts: Range<usize>| {
+            let delays = self.delays_ns.get(parts).unwrap_or_default().iter();
+            delays.copied().fold(0, u64::saturating_add)
+        };
+        let end = self.parts.len();
+        let common = self.branches.first().copied().unwrap_or(end);
+        let ends = self.branches.iter().skip(1).chain([&end]);
+        let branches = self.branches.iter().zip(ends);
+        let slowest = branches.map(|(first, end)| add(*first..*end)).max();
+        add(0..common).saturating_add(slowest.unwrap_or_default())
+    }
 }
 
 /// Plans the parts of a chain.
@@ -63,10 +83,8 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
     let pairs = sections.windows(2);
     let routes = pairs.map(|pair| find_route(topology, &pair[0].node, &pair[1].node));
     let routes: Vec<Route> = routes.collect::<Result<_, _>>()?;
-    let links_ns = routes
-        .iter()
-        .map(|route| route.delay_ns)
-        .fold(0, u64::saturating_add);
+    let delays_ns: Vec<u64> = routes.iter().map(|route| route.delay_ns).collect();
+    let links_ns = delays_ns.iter().copied().fold(0, u64::saturating_add);
     let budgets = share_budget(request, &sections, links_ns)?;
     let (ingress, egress) = find_ports(chain, topology, &sections)?;
     let last = sections.len() - 1;
@@ -89,12 +107,14 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             path: request.path,
             first: to_position(section.functions.start),
             length: to_position(chain.functions.len()),
-            before_ns: budgets.as_ref().filter(|_| number > 0).map(|budgets| {
-                let links = routes[..number].iter().map(|route| route.delay_ns);
-                let earlier = budgets[..number].iter().copied().chain(links);
-                earlier.fold(0, u64::saturating_add)
+            before_ns: budgets.as_ref().and_then(|budgets| {
+                let from = find_origin(topology, &sections, number);
+                let links = delays_ns[from..number].iter();
+                let earlier = budgets[from..number].iter().chain(links).copied();
+                (from < number).then(|| earlier.fold(0, u64::saturating_add))
             }),
-            whole: Some(part_name(&chain.name, request.generation, 0)),
+            whole: Some(whole_name(&chain.name)),
+            reverse: chain.reverse.as_deref().map(whole_name),
             from: from.transpose()?,
             to: to.transpose()?,
             split: Vec::new(),
@@ -107,16 +127,43 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
-            part: (last > 0).then_some(part),
+            part: (last > 0 || chain.reverse.is_some()).then_some(part),
             latency_ns: budgets.as_ref().map(|budgets| budgets[number]),
+            pairs: find_pairs(request, section),
+            reverse: chain.reverse.clone(),
         };
         parts.push((section.node.clone(), object));
     }
+    let before_first = std::iter::once(0);
     Ok(SpanPlan {
         parts,
         branches: Vec::new(),
-        links_ns,
+        delays_ns: before_first.chain(delays_ns).collect(),
     })
+}
+
+/// Returns the functions of a section that share their state with one of the other direction, each
+/// with its space. The parts of both directions are planned alone, so the space is pinned.
+fn find_pairs(request: &SpanRequest<'_>, section: &Section) -> Vec<(usize, Space)> {
+    let functions = section.functions.clone();
+    let paired = functions.filter(|at| request.chain.functions[*at].paired);
+    paired
+        .filter_map(|at| Some((at, *request.spaces.get(at)?)))
+        .collect()
+}
+
+/// Returns the number of the section where the stamps of a section's packets are made: the first
+/// one from which on all nodes have one clock.
+fn find_origin(topology: &Topology, sections: &[Section], number: usize) -> usize {
+    let mut origin = number;
+    while origin > 0 {
+        let [before, at] = [origin - 1, origin].map(|at| sections[at].node.as_str());
+        if !topology.have_one_clock(before, at) {
+            break;
+        }
+        origin -= 1;
+    }
+    origin
 }
 
 fn to_position(position: usize) -> u8 {
@@ -173,6 +220,11 @@ fn share_budget(
              to the functions: raise `sla.latency`, or place the functions nearer to each other"
         )
     })
+}
+
+/// The name of a chain on its nodes, whatever its generation: that of its first part.
+fn whole_name(chain: &str) -> String {
+    part_name(chain, 0, 0)
 }
 
 /// Names a part. The first part keeps its name, because it changes live; the others are new in each

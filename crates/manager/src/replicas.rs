@@ -15,27 +15,29 @@ pub fn join(paths: Vec<SpanPlan>, position: usize) -> Result<SpanPlan, String> {
     let mut joined = SpanPlan {
         parts: Vec::new(),
         branches: Vec::new(),
-        links_ns: 0,
+        delays_ns: Vec::new(),
     };
     let mut branches: Vec<BranchSpec> = Vec::new();
     for mut path in paths {
         let mut parts = path.parts.iter();
         let at = parts.position(|(_, object)| object.functions.start == position);
         let own = path.parts.split_off(at.unwrap_or_default());
+        let own_delays = path.delays_ns.split_off(path.parts.len());
         let branch = find_branch(&path.parts, &own);
         let branch = branch.ok_or("a replica is on the node of the function in front of it")?;
         if branches.iter().any(|other| other.name == branch.name) {
             return Err(format!("two replicas are on the node `{}`", branch.name));
         }
         branches.push(branch);
-        joined.links_ns = joined.links_ns.max(path.links_ns);
         if joined.parts.is_empty() {
             joined.parts = path.parts;
+            joined.delays_ns = path.delays_ns;
         } else {
             keep_least_latency(&mut joined, &path);
         }
         joined.branches.push(joined.parts.len());
         joined.parts.extend(own);
+        joined.delays_ns.extend(own_delays);
     }
     let split = joined.branches.first().and_then(|at| at.checked_sub(1));
     let split = split.and_then(|at| joined.parts.get_mut(at));

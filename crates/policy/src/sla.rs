@@ -4,8 +4,8 @@
 //! [`SlaMonitor`]. The monitor divides counters that chains share: a worker's socket rings, an
 //! interface, a worker's time. `account` finds where packets are, `judge` compares a second with
 //! the contract, `cause` explains a violation, `events` joins the seconds of one violation,
-//! `history` keeps one chain's figures. [`span`] accounts for the packets of a measurement,
-//! [`claims`] compares the contract with a measurement.
+//! `history` keeps one chain's figures, `whole` judges the loss of a chain over nodes. [`span`]
+//! accounts for the packets of a measurement, [`claims`] compares the contract with a measurement.
 //!
 //! Start reading at [`SlaMonitor::add_round`].
 
@@ -18,11 +18,14 @@ mod judge;
 mod monitor;
 pub mod span;
 mod status;
+mod whole;
 
 pub use account::{Binding, Counts, HopCounts, LossCounter, LossPlace, Reading, WorkerTimes};
 pub use cause::CoreLoad;
+pub use events::format_date;
 pub use monitor::{Round, SlaMonitor};
 pub use status::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaVerdict, SlaWindow,
 };
+pub use whole::{PartCounts, SpanLoss, WholeLoss, WholeReading};

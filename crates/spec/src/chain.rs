@@ -149,6 +149,32 @@ impl ServiceChain {
         self.placement.is_some() || functions.any(is_placed)
     }
 
+    /// Puts the functions that share their state with functions of the chain `placed`, and that
+    /// name no node, on the nodes of those.
+    pub fn follow(&mut self, placed: &Self) {
+        if self.reverse.as_ref() != Some(&placed.name) {
+            return;
+        }
+        for function in &mut self.functions {
+            let undoes = |one: &FunctionSpec, other: &FunctionSpec| {
+                one.reverse_of.as_ref() == Some(&other.name)
+            };
+            let own = &*function;
+            let mut functions = placed.functions.iter();
+            let pair = functions.find(|other| undoes(own, other) || undoes(other, own));
+            if let (None, Some(pair)) = (&function.node, pair) {
+                function.node.clone_from(&pair.node);
+            }
+        }
+    }
+
+    /// Whether functions without a node undo functions of the chain of the other direction, so that
+    /// that chain is placed first.
+    pub fn follows_reverse(&self) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|function| function.node.is_none() && function.reverse_of.is_some())
+    }
+
     /// Whether the chain's ports are DPDK devices.
     pub fn is_over_dpdk(&self) -> bool {
         self.ports
@@ -192,7 +218,9 @@ impl ServiceChain {
     }
 
     fn instance(&self, function: &FunctionSpec) -> FunctionInstance {
-        let (chain, name, side) = match (&self.reverse, &function.reverse_of) {
+        let part = self.part.as_ref().and_then(|part| part.reverse.as_ref());
+        let reverse = part.or(self.reverse.as_ref());
+        let (chain, name, side) = match (reverse, &function.reverse_of) {
             (Some(reverse), Some(undone)) => (reverse.as_str(), undone, Side::Reply),
             _ => (self.whole(), &function.name, Side::Forward),
         };

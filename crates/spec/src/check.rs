@@ -10,6 +10,7 @@ pub(crate) fn check_chains(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     check_unique_names(chains, faults);
     complete_reverse_pairs(chains, faults);
     replies::resolve_reverse_of(chains, faults);
+    check_chains_over_nodes(chains, faults);
     check_ties(chains, faults);
 }
 
@@ -144,6 +145,39 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
             log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
         }
         _ => {}
+    }
+}
+
+/// Checks that the ports of chains over nodes are two hosts, and completes their pairs: if one
+/// chain of a pair is over nodes, both are.
+fn check_chains_over_nodes(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
+    for index in 0..chains.len() {
+        let chain = &chains[index];
+        if !chain.is_over_nodes() {
+            continue;
+        }
+        let topologies = chain.ports.as_ref().and_then(|ports| {
+            let topology = |port| Ports::topology_host(port).map(|(topology, _)| topology);
+            topology(&ports.ingress).zip(topology(&ports.egress))
+        });
+        if topologies.is_none_or(|(one, other)| one != other) {
+            let ports = match chain.reverse {
+                Some(_) => "neither chain of the pair has two hosts of one topology as its ports",
+                None => "the ports are not two hosts of one topology",
+            };
+            let fault = Fault::new(
+                format!("the functions run on nodes, but {ports}"),
+                "`ports` with two hosts of the topology of the nodes",
+                "write for example `ports: { ingress: lab/h1, egress: lab/h2 }`",
+            );
+            log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
+        }
+        let (placement, reverse) = (chain.placement.unwrap_or_default(), chain.reverse.clone());
+        let mut others = chains.iter_mut();
+        let other = others.find(|other| Some(&other.name) == reverse.as_ref());
+        if let Some(other) = other.filter(|other| !other.is_over_nodes()) {
+            other.placement = Some(placement);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::error::Span;
+use crate::function::Space;
 use crate::part::{PartSpec, PeerSpec, Way};
 use crate::units;
 use crate::yaml::{self, Key, Node, Value};
@@ -26,27 +27,27 @@ pub struct PartObject {
     pub part: Option<PartSpec>,
     /// The part's share of the contract's latency, ns.
     pub latency_ns: Option<u64>,
+    /// The functions that share their state with one of the other direction: their positions in the
+    /// whole chain, and the space of both.
+    pub pairs: Vec<(usize, Space)>,
+    /// The chain of the other direction.
+    pub reverse: Option<String>,
 }
 
 /// Writes a part of the chain `chain` of the file `text`. Returns `None` if the file has no such
 /// chain.
 pub fn write_part(text: &str, chain: &str, object: &PartObject) -> Option<String> {
     let documents = yaml::load(text).ok()?;
-    let is_named = |node: &&Node| {
-        let name = node
-            .get("metadata")
-            .and_then(|metadata| metadata.get("name"));
-        let kind = node.get("kind").and_then(Node::text);
-        kind == Some("ServiceChain") && name.and_then(Node::text) == Some(chain)
-    };
-    let document = documents.iter().find(is_named)?;
+    let document = find_chain(&documents, chain)?;
+    let reverse = object.reverse.as_deref();
+    let reverse = reverse.and_then(|reverse| find_chain(&documents, reverse));
     let changed = change_entries(document, &|key, node| match key {
         "metadata" => Some(change_entries(node, &|key, node| match key {
             "name" => Some(scalar(&object.name)),
             "namespace" => Some(node.clone()),
             _ => None,
         })),
-        "spec" => Some(change_spec(node, object)),
+        "spec" => Some(change_spec(node, reverse, object)),
         _ => Some(node.clone()),
     });
     let mut written = String::new();
@@ -55,12 +56,23 @@ pub fn write_part(text: &str, chain: &str, object: &PartObject) -> Option<String
     Some(written)
 }
 
-fn change_spec(spec: &Node, object: &PartObject) -> Node {
+fn find_chain<'n>(documents: &'n [Node], chain: &str) -> Option<&'n Node> {
+    let mut documents = documents.iter();
+    documents.find(|node| {
+        let name = node
+            .get("metadata")
+            .and_then(|metadata| metadata.get("name"));
+        let kind = node.get("kind").and_then(Node::text);
+        kind == Some("ServiceChain") && name.and_then(Node::text) == Some(chain)
+    })
+}
+
+fn change_spec(spec: &Node, reverse: Option<&Node>, object: &PartObject) -> Node {
     let has_from = object.part.as_ref().is_some_and(|part| part.from.is_some());
     let mut changed = change_entries(spec, &|key, node| match key {
         "match" if has_from => None,
         "ports" | "part" | "reverse" | "placement" => None,
-        "functions" => Some(change_functions(node, &object.functions)),
+        "functions" => Some(change_functions(node, reverse, object)),
         "sla" => Some(change_entries(
             node,
             &|key, node| match (key, object.latency_ns) {
@@ -88,16 +100,52 @@ fn change_spec(spec: &Node, object: &PartObject) -> Node {
     changed
 }
 
-/// Keeps the functions at these positions, without the keys that place them.
-fn change_functions(functions: &Node, positions: &Range<usize>) -> Node {
+/// Keeps the functions of the part, without the keys that place them.
+fn change_functions(functions: &Node, reverse: Option<&Node>, object: &PartObject) -> Node {
     let Value::List(items) = &functions.value else {
         return functions.clone();
     };
-    let own = items.get(positions.clone()).unwrap_or_default().iter();
-    let places = |key: &str| ["node", "antiAffinity", "replicas"].contains(&key);
-    let without_node = |key: &str, node: &Node| (!places(key)).then(|| node.clone());
-    let own = own.map(|function| change_entries(function, &without_node));
+    let positions = object.functions.clone();
+    let own = items.get(positions.clone()).unwrap_or_default();
+    let own = own.iter().zip(positions).map(|(function, position)| {
+        let mut pairs = object.pairs.iter();
+        let space = pairs
+            .find(|(at, _)| *at == position)
+            .map(|(_, space)| space);
+        let mut changed = change_entries(function, &|key, node| match key {
+            "node" | "antiAffinity" | "replicas" => None,
+            "space" if space.is_some() => None,
+            "config" => Some(complete_config(node, reverse)),
+            _ => Some(node.clone()),
+        });
+        if let (Some(space), Value::Map(entries)) = (space, &mut changed.value) {
+            entries.push((key("space"), scalar(&space.to_string())));
+        }
+        changed
+    });
     node(Value::List(own.collect()))
+}
+
+/// Adds the configuration of the function that `reverseOf` names.
+fn complete_config(config: &Node, reverse: Option<&Node>) -> Node {
+    let undone = config.get("reverseOf").and_then(Node::text);
+    let functions = reverse.and_then(|chain| chain.get("spec")?.get("functions"));
+    let (Some(undone), Some(Value::List(functions))) = (undone, functions.map(|node| &node.value))
+    else {
+        return config.clone();
+    };
+    let is_undone = |node: &&Node| node.get("name").and_then(Node::text) == Some(undone);
+    let named = functions.iter().find(is_undone);
+    let mut complete = config.clone();
+    if let (Some(Value::Map(named)), Value::Map(entries)) = (
+        named
+            .and_then(|named| named.get("config"))
+            .map(|node| &node.value),
+        &mut complete.value,
+    ) {
+        entries.extend(named.iter().cloned());
+    }
+    complete
 }
 
 fn part_node(part: &PartSpec) -> Node {
@@ -108,7 +156,9 @@ fn part_node(part: &PartSpec) -> Node {
     ];
     let before = part.before_ns.map(|ns| units::DURATION.format(ns));
     entries.extend(before.map(|before| ("before", scalar(&before))));
-    entries.extend(part.whole.as_ref().map(|whole| ("whole", scalar(whole))));
+    let wholes = [("whole", &part.whole), ("reverse", &part.reverse)];
+    let wholes = wholes.into_iter();
+    entries.extend(wholes.filter_map(|(key, whole)| Some((key, scalar(whole.as_ref()?)))));
     // Of a part whose flows split, `to` is the first branch.
     let to = part.to.as_ref().filter(|_| part.split.is_empty());
     let peers = [("from", part.from.as_ref()), ("to", to)];

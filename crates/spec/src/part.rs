@@ -81,6 +81,9 @@ keys! {
         /// whole with the same name share their state and their worker on a node, so a changed
         /// order keeps both. Default: the part's own name.
         "whole" = TEXT;
+        /// The `whole` of the chain of the other direction on this node. Functions with `reverseOf`
+        /// share the state of its functions. They then have their configuration, too.
+        "reverse" = TEXT;
         /// The share of the contract's latency that earlier parts and links have. A sojourn that
         /// begins where packets entered the whole chain may take this time in addition.
         "before" = DURATION;
@@ -108,6 +111,8 @@ pub struct PartSpec {
     pub length: u8,
     /// The name of the whole chain on this node; `None`: the part's own name.
     pub whole: Option<String>,
+    /// The name of the whole chain of the other direction on this node.
+    pub reverse: Option<String>,
     /// The share of the contract's latency that earlier parts and links have, ns.
     pub before_ns: Option<u64>,
     /// The node of the previous part; `None` in the first part.
@@ -220,15 +225,15 @@ fn read_keys(field: &Field<'_>) -> Option<PartSpec> {
         Some(branch) => Some(Some(branch.peer.clone())),
         None => to,
     };
+    let label = |key| fields.get(key).and_then(|field| name::read_label(&field));
     Some(PartSpec {
         split,
         path: fields.read(KEYS, "path"),
         first: fields.read(KEYS, "first"),
         length: fields.read(KEYS, "length"),
         before_ns: fields.read(KEYS, "before"),
-        whole: fields
-            .get("whole")
-            .and_then(|field| name::read_label(&field)),
+        whole: label("whole"),
+        reverse: label("reverse"),
         from: from.map_or(Some(None), |peer| peer.map(Some))?,
         to: to.map_or(Some(None), |peer| peer.map(Some))?,
     })

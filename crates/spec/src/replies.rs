@@ -8,6 +8,11 @@ use crate::error::{Fault, FaultLog};
 /// configuration of the named function. If one of the two is pinned to a space, so is the other.
 pub(crate) fn resolve_reverse_of(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
+        // A part has the configuration of the named function, which another object has.
+        let part = chains[index].part.as_ref();
+        if part.is_some_and(|part| part.reverse.is_some()) {
+            continue;
+        }
         for position in 0..chains[index].functions.len() {
             let Some(undone) = chains[index].functions[position].reverse_of.clone() else {
                 continue;
@@ -90,6 +95,13 @@ fn find_named_function(
             format!("{prefix}, whose worker has `superPackets: {super_packets}`"),
             "two chains of one worker: both functions share one state",
             format!("write `worker: {{ superPackets: {super_packets} }}` into `spec`"),
+        ));
+    }
+    if own.node.is_some() && own.node != named.node {
+        return Err(Fault::new(
+            format!("{prefix}, which is not on the same `node`"),
+            "one node for both: they share one state",
+            "give both the same `node`, or remove it here",
         ));
     }
     match (own.space, named.space) {

@@ -55,6 +55,9 @@ pub struct HostSpec {
     /// Whether the host is a node.
     #[serde(default)]
     pub is_node: bool,
+    /// The clock of a node.
+    #[serde(default)]
+    pub clock: NodeClock,
 }
 
 /// An address with the length of its network's prefix.
@@ -77,6 +80,19 @@ pub struct LinkSpec {
     pub impairments: Impairments,
     /// What delays and loses the packets.
     pub by: LinkEmulation,
+}
+
+word_enum! {
+    /// The clock of a node.
+    #[derive(Default)]
+    pub enum NodeClock {
+        /// The clock of this machine, as all nodes with this word.
+        #[default]
+        Shared = "shared",
+        /// A clock of its own, as on a machine of its own: no time of another node is compared with
+        /// it.
+        Own = "own",
+    }
 }
 
 word_enum! {
@@ -190,6 +206,15 @@ impl Topology {
             .take_while(|other| other.name != link.name);
         let number = earlier.filter(|other| other.ends.iter().any(|end| end == host));
         format!("eth{}", number.count())
+    }
+
+    /// Whether two nodes have one clock, so that times of both can be compared.
+    pub fn have_one_clock(&self, one: &str, other: &str) -> bool {
+        let is_shared = |name: &str| {
+            let node = self.node(name);
+            node.is_some_and(|node| node.clock == NodeClock::Shared)
+        };
+        one == other || (is_shared(one) && is_shared(other))
     }
 
     /// Returns the host's first link, whose end at a switch can be the port of a chain.

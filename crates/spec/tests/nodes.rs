@@ -37,6 +37,7 @@ fn a_part_means_what_the_file_means() {
         first: 1,
         length: 3,
         whole: Some("whole-p0".to_owned()),
+        reverse: None,
         before_ns: Some(100_000),
         from: Some(peer),
         to: None,
@@ -49,6 +50,8 @@ fn a_part_means_what_the_file_means() {
         egress: Some("eth1".to_owned()),
         part: Some(part.clone()),
         latency_ns: Some(120_500),
+        pairs: Vec::new(),
+        reverse: None,
     };
     let text = write_part(WHOLE, "whole", &object).unwrap();
     let read = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -75,7 +78,16 @@ fn a_chain_over_nodes_names_two_hosts() {
             "egress: eth0",
             "two hosts of one topology",
         ),
-        ("  ports", "  reverse: back\n  ports", "has no `reverse`"),
+        (
+            "  ports",
+            "  reverse: back\n  ports",
+            "no chain of this file is called `back`",
+        ),
+        (
+            "  ports: { ingress: lab/h1, egress: lab/h2 }\n",
+            "",
+            "two hosts of one topology",
+        ),
         ("node: n1", "node: \"a b\"", "a b"),
     ] {
         let error = read(&WHOLE.replace(from, to)).unwrap_err();
@@ -149,6 +161,7 @@ fn a_part_that_splits_flows_names_its_branches() {
         first: 0,
         length: 3,
         whole: Some("whole-p0".to_owned()),
+        reverse: None,
         before_ns: None,
         from: None,
         to: Some(split[0].peer.clone()),
@@ -161,6 +174,8 @@ fn a_part_that_splits_flows_names_its_branches() {
         egress: None,
         part: Some(part.clone()),
         latency_ns: None,
+        pairs: Vec::new(),
+        reverse: None,
     };
     let text = write_part(&with_replicas("replicas: 2"), "whole", &object).unwrap();
     let chain = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -177,4 +192,107 @@ fn a_part_that_splits_flows_names_its_branches() {
         "\"to\":{\"interface\":\"eth1\",\"peer\":\"02:00:00:00:00:01\"},\"split\":",
         "both `to` and `split`",
     );
+}
+
+const PAIR: &str = r#"
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: there }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2 }
+  functions:
+    - { name: masquerade, kind: nat, node: n1, config: { address: 198.51.100.7, ports: 20000-60000 } }
+    - { name: last, kind: forward, node: n2 }
+  reverse: back
+  ports: { ingress: lab/h1, egress: lab/h2 }
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: back }
+spec:
+  match: { source: 10.0.0.2, destination: 198.51.100.7 }
+  functions:
+    - { name: first, kind: forward }
+    - { name: restore, kind: nat, config: { reverseOf: masquerade } }
+"#;
+
+#[test]
+fn replies_follow_to_the_nodes_of_the_functions_that_they_undo() {
+    let parse_pair = |text: &str| parse(text, &Source::new("pair.yaml"), &NoFiles);
+    let pair = parse_pair(PAIR).unwrap();
+    let (there, back) = (&pair[0], &pair[1]);
+    assert!(back.is_over_nodes(), "the chain of the replies too");
+    assert_eq!(
+        back.ports,
+        there.ports.as_ref().map(myelin_spec::Ports::reversed)
+    );
+    let mut followed = back.clone();
+    assert!(followed.follows_reverse());
+    followed.follow(there);
+    let nodes = followed
+        .functions
+        .iter()
+        .map(|function| function.node.as_deref());
+    assert_eq!(nodes.collect::<Vec<_>>(), [None, Some("n1")]);
+
+    // The part has all that its node needs to know of the other chain.
+    let object = PartObject {
+        name: "back-p1".to_owned(),
+        functions: 1..2,
+        ingress: None,
+        egress: Some("eth0".to_owned()),
+        part: Some(PartSpec {
+            path: 0x80_0002,
+            first: 1,
+            length: 2,
+            whole: Some("back-p0".to_owned()),
+            reverse: Some("there-p0".to_owned()),
+            before_ns: None,
+            from: Some(PeerSpec {
+                interface: "eth1".into(),
+                way: Way::Ethernet("02:00:00:00:00:02".parse().unwrap()),
+            }),
+            to: None,
+            split: Vec::new(),
+        }),
+        latency_ns: None,
+        pairs: vec![(1, myelin_spec::Space::Kernel)],
+        reverse: Some("there".to_owned()),
+    };
+    let text = write_part(PAIR, "back", &object).unwrap();
+    let part = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    assert_eq!(part.functions[0].config, there.functions[0].config);
+    assert_eq!(part.functions[0].space, Some(myelin_spec::Space::Kernel));
+    let state = part.instances(0..1)[0].state.clone().unwrap();
+    assert_eq!(
+        (&*state.chain, &*state.function),
+        ("there-p0", "masquerade")
+    );
+
+    for (from, to, words) in [
+        ("kind: forward }", "kind: forward, node: n1 }", ""),
+        (
+            "restore, kind: nat,",
+            "restore, kind: nat, node: n2,",
+            "not on the same `node`",
+        ),
+        (
+            "lab/h1, egress: lab/h2",
+            "eth0, egress: eth1",
+            "two hosts of one topology",
+        ),
+        (
+            "  ports: { ingress: lab/h1, egress: lab/h2 }\n",
+            "",
+            "neither chain of the pair",
+        ),
+    ] {
+        match parse_pair(&PAIR.replace(from, to)) {
+            Ok(_) => assert_eq!(words, ""),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!words.is_empty() && error.contains(words), "{error}");
+            }
+        }
+    }
 }

@@ -25,6 +25,7 @@ fn the_first_part_has_match_and_ingress_port() {
         way: Way::Ethernet("02:00:00:00:00:02".parse().unwrap()),
     };
     let part = PartSpec {
+        reverse: None,
         path: 0x80_0001,
         first: 0,
         length: 4,

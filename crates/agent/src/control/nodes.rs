@@ -36,7 +36,7 @@ fn check_agents(node: &Node, topology: &Arc<RunningTopology>) {
     for agent in &topology.nodes {
         match agent.check() {
             Health::Answers => {}
-            Health::Silent => agent.end_silent(),
+            Health::Silent => agent.end_silent(&node.parts),
             Health::Ended => {
                 let names = BTreeSet::from([topology.name.clone()]);
                 // A request that works on the topology starts the agent itself, or ends it.
@@ -62,13 +62,14 @@ fn restore_chains(
     topology: &Arc<RunningTopology>,
     failed: &mut BTreeMap<String, Instant>,
 ) {
-    for (span, reason) in spans::find_broken(node, topology) {
+    for (span, lost) in spans::find_broken(node, topology) {
         let name = &span.chain.name;
         let is_due = |at: &Instant| at.elapsed() > RETRY_INTERVAL;
         if !failed.get(name).is_none_or(is_due) {
             continue;
         }
-        let names = BTreeSet::from([topology.name.clone(), name.clone()]);
+        let mut names = BTreeSet::from([topology.name.clone(), name.clone()]);
+        names.extend(span.chain.reverse.clone());
         let Ok(_reserved) = node.chains.reserved.reserve(names, &|| true) else {
             return;
         };
@@ -77,7 +78,7 @@ fn restore_chains(
         if !is_running(node, topology) || !is_current {
             continue;
         }
-        match spans::restore(node, &span, &reason) {
+        match spans::restore(node, &span, &lost) {
             Ok(()) => drop(failed.remove(name)),
             Err(error) => {
                 tracing::warn!(chain = name, %error, "cannot bring a chain over nodes up again");

@@ -57,8 +57,7 @@ fn judged_contract(generation: &Generation) -> Sla {
     let circuit = generation.ports.circuit.as_ref();
     let wires = circuit.and_then(|circuit| circuit.wires.as_ref());
     let arrival = wires.and_then(Wires::arrival);
-    let is_stamped = |arrival: &PartArrival| arrival.stamped() >= arrival.frames().packets;
-    if arrival.is_some_and(is_stamped)
+    if arrival.is_some_and(PartArrival::is_stamped)
         && let Some(latency_ns) = sla.latency_ns
         && let Some(before_ns) = part.and_then(|part| part.before_ns)
     {

@@ -8,7 +8,7 @@ mod restore;
 mod status;
 mod takers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::node::spans::{LeftBefore, ReplicaPath, RunningSpan};
 use crate::pool::lock;
 
 pub(crate) use self::restore::{find_broken, restore};
-pub(crate) use self::status::list;
+pub(crate) use self::status::{judge_loss, list};
 
 /// Chains over nodes that a request made or changed. Dropping the value undoes that, unless they
 /// are kept.
@@ -132,9 +132,20 @@ pub(crate) fn up<'a>(
         changed: Vec::new(),
         ups: Vec::new(),
     };
-    for chain in chains {
+    // Each as its file describes it, and as it is placed. Replies follow the other direction.
+    let mut waiting: VecDeque<_> = chains
+        .into_iter()
+        .map(|chain| (chain.clone(), chain))
+        .collect();
+    let waiting_chains = waiting.make_contiguous();
+    waiting_chains.sort_by_key(|(_, chain)| chain.follows_reverse());
+    while let Some((declared, chain)) = waiting.pop_front() {
         let previous = find_previous(node, &chain)?;
-        let (span, change) = up_one(node, chain, (source, force), previous.as_ref())?;
+        let chains = (declared, chain);
+        let (span, change) = up_one(node, chains, (source, force), previous.as_ref())?;
+        for (_, other) in &mut waiting {
+            other.follow(&span.chain);
+        }
         let mut up = describe_up(&span, change);
         if change != Change::Unchanged {
             up.rendering_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -154,7 +165,7 @@ pub(crate) fn up<'a>(
 
 fn up_one(
     node: &Node,
-    declared: ServiceChain,
+    (declared, chain): (ServiceChain, ServiceChain),
     (source, force): (&Arc<ChainSource>, bool),
     previous: Option<&Arc<RunningSpan>>,
 ) -> Result<(Arc<RunningSpan>, Change), ApiError> {
@@ -169,19 +180,13 @@ fn up_one(
             ),
         ));
     }
-    let plan = plan_whole(&declared)?;
-    let is_kept = |old: &&Arc<RunningSpan>| {
-        old.declared == declared && old.has_all_replicas() && has_all_parts(&nodes, old)
-    };
-    let chains = match previous.filter(is_kept) {
-        // Chains that came later do not move a chain whose description is the same.
-        Some(old) => old.paths().map(|(_, chain)| chain.clone()).collect(),
-        None => place::place(&nodes, &declared, &plan, previous.map(Arc::as_ref))?,
-    };
+    let plan = plan_whole(&chain)?;
+    let previous_span = previous.map(Arc::as_ref);
+    let chains = place::place(&nodes, (&declared, &chain), &plan, previous_span)?;
     let starts = start_agents(&nodes, &chains)?;
     let build = |paths: &[u32], generation| {
         let planned = plan_parts(&nodes, (&chains, paths), generation, &plan)?;
-        let parts = write_parts(&planned, &declared, source, force)?;
+        let parts = write_parts(&planned, &chain, source, force)?;
         Ok::<_, ApiError>((planned, parts))
     };
     if let Some(old) = previous.filter(|old| old.paths().count() == chains.len()) {
@@ -195,7 +200,7 @@ fn up_one(
     let generation = previous.map_or(0, |old| old.generation.wrapping_add(1));
     let (planned, parts) = build(&paths, generation)?;
     refuse_other_ingress(&declared, &parts, previous)?;
-    let links = Duration::from_nanos(planned.links_ns);
+    let links = Duration::from_nanos(planned.links_ns());
     let old = previous.map(|old| &old.deployment);
     let deployment = deployment::bring_up(&nodes, parts, links, old)
         .map_err(|error| super::with_chain_name(&declared, error))?;
@@ -208,6 +213,7 @@ fn up_one(
     let (path, chain) = paths.next().unwrap_or_else(|| (0, declared.clone()));
     let span = RunningSpan {
         functions: functions.collect(),
+        delays_ns: planned.delays_ns.clone(),
         declared,
         source: Arc::clone(source),
         is_forced: force,
@@ -222,6 +228,7 @@ fn up_one(
             .collect(),
         generation,
         deployment,
+        loss: previous.map_or_else(Arc::default, |old| Arc::clone(&old.loss)),
         left_before: Mutex::new(
             previous.map_or_else(LeftBefore::default, |old| *lock(&old.left_before)),
         ),
@@ -248,6 +255,7 @@ fn plan_parts(
 ) -> Result<SpanPlan, ApiError> {
     let costs = plan.hops.iter().map(myelin_planner::Hop::total_ns);
     let costs: Vec<f64> = costs.collect();
+    let spaces: Vec<_> = plan.hops.iter().map(|hop| hop.space).collect();
     let network = lock(&nodes.topology.network).topology().clone();
     let plan_path = |(replica, (chain, path)): (usize, (&ServiceChain, &u32))| {
         let planned = myelin_manager::plan(&SpanRequest {
@@ -257,6 +265,7 @@ fn plan_parts(
             replica,
             generation,
             costs_ns: &costs,
+            spaces: &spaces,
             address: &|node, interface| nodes.address(node, interface),
         });
         planned.map_err(|reason| failed(chain, reason))

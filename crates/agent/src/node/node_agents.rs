@@ -14,8 +14,9 @@ use myelin_linux::cgroup::Limits;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, Signal, command_in_network};
+use myelin_spec::NodeClock;
 
-use crate::api::{ApiError, Client, NodeAgentStatus, RunDir};
+use crate::api::{ApiError, Client, NodeAgentStatus, NodeEventKind, RunDir};
 use crate::control::actuator;
 use crate::node::Parts;
 use crate::pool::lock;
@@ -33,6 +34,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time without an answer after which an agent is silent. Also an agent with a small share of a
 /// busy core answers in this time.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
+/// Time without a second answer after which a silent agent is killed: the first answer may have
+/// been late because the whole machine stood still.
+const KILLED_AFTER: Duration = Duration::from_secs(10);
 /// Time for which functions are placed elsewhere after the silence of an agent.
 const DISTRUST: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -41,9 +45,12 @@ const MAX_SOCKET_PATH: usize = 107;
 
 /// The agent of a node. Dropping the value kills the agent and removes everything that it made.
 pub(crate) struct NodeAgent {
+    topology: String,
     host: NetworkHost,
     run_dir: RunDir,
     cpus: Vec<u32>,
+    /// The name of its clock, if that is not the machine's.
+    clock: Option<String>,
     process: Mutex<NodeProcess>,
     faults: Mutex<Faults>,
 }
@@ -58,6 +65,8 @@ struct Faults {
     last: Option<String>,
     /// Since when functions are placed on other nodes, because the agent was silent.
     silent_since: Option<Instant>,
+    /// Whether the agent was killed for its silence, and has not been started anew.
+    was_killed: bool,
     /// Whether the agent ended too often.
     has_failed: bool,
 }
@@ -97,11 +106,15 @@ impl NodeAgent {
             let cpus = spec.map(|spec| spec.cpus.clone()).unwrap_or_default();
             let run_dir = parts.run_dir.of_node(&topology.name, &host.name);
             check_socket_path(&run_dir)?;
-            let process = start(parts, &run_dir, &host, &cpus)?;
+            let is_own = spec.is_some_and(|spec| spec.clock == NodeClock::Own);
+            let clock = is_own.then(|| format!("{}/{}", topology.name, host.name));
+            let process = start(parts, &run_dir, &host, (&cpus, clock.as_deref()))?;
             nodes.push(Self {
+                topology: topology.name.clone(),
                 host,
                 run_dir,
                 cpus,
+                clock,
                 process: Mutex::new(process),
                 faults: Mutex::default(),
             });
@@ -179,25 +192,47 @@ impl NodeAgent {
 
     /// Asks the agent for a sign of life.
     pub(crate) fn check(&self) -> Health {
+        self.ask(SILENT_AFTER)
+    }
+
+    fn ask(&self, limit: Duration) -> Health {
         if self.pid().is_none() {
             return Health::Ended;
         }
         let asked = Instant::now();
-        let client = self.connect();
+        let client = self.connect_within(limit);
         let answer = client.and_then(|client| client.info());
         // An agent that starts or ends refuses the connection at once.
         match answer {
-            Err(_) if asked.elapsed() >= SILENT_AFTER => Health::Silent,
+            Err(_) if asked.elapsed() >= limit => Health::Silent,
             _ => Health::Answers,
         }
     }
 
-    /// Kills a silent agent.
-    pub(crate) fn end_silent(&self) {
-        let seconds = SILENT_AFTER.as_secs();
+    fn record(&self, parts: &Parts, kind: NodeEventKind, text: String) {
+        let node = (self.topology.as_str(), self.name());
+        parts.node_events.record(node, None, kind, text);
+    }
+
+    /// Asks a silent agent again, and kills it if it does not answer.
+    pub(crate) fn end_silent(&self, parts: &Parts) {
+        let [first, again] = [SILENT_AFTER, KILLED_AFTER].map(|limit| limit.as_secs());
+        let text = format!("the agent did not answer in {first} s, and is asked again");
+        self.record(parts, NodeEventKind::Silent, text);
+        match self.ask(KILLED_AFTER) {
+            Health::Silent => {}
+            Health::Answers => {
+                let text = "the agent answers again".to_owned();
+                return self.record(parts, NodeEventKind::Back, text);
+            }
+            Health::Ended => return,
+        }
         let mut faults = lock(&self.faults);
         faults.silent_since = Some(Instant::now());
-        faults.last = Some(format!("it did not answer in {seconds} s and was killed"));
+        faults.was_killed = true;
+        faults.last = Some(format!(
+            "it did not answer in {first} s, nor in {again} s when asked again, and was killed"
+        ));
         drop(faults);
         tracing::warn!(
             node = self.name(),
@@ -225,10 +260,12 @@ impl NodeAgent {
         if ends && !faults.has_failed {
             faults.has_failed = true;
             tracing::error!(node = self.name(), %error, "the node's agent is no longer started anew");
-            faults.last = Some(format!(
+            let text = format!(
                 "{}: it is no longer started anew; see its log, then `up` a chain on the node",
                 error.message
-            ));
+            );
+            self.record(parts, NodeEventKind::Failed, format!("the agent: {text}"));
+            faults.last = Some(text);
         }
         false
     }
@@ -238,7 +275,11 @@ impl NodeAgent {
     /// # Errors
     /// The agent has ended, or does not answer for [`SILENT_AFTER`].
     pub(crate) fn connect(&self) -> Result<Client, ApiError> {
-        Client::connect_within(&self.run_dir, SILENT_AFTER)?.ok_or_else(|| {
+        self.connect_within(SILENT_AFTER)
+    }
+
+    fn connect_within(&self, limit: Duration) -> Result<Client, ApiError> {
+        Client::connect_within(&self.run_dir, limit)?.ok_or_else(|| {
             ApiError::failed(format!("the agent of the node `{}` has ended", self.name()))
         })
     }
@@ -270,8 +311,10 @@ impl NodeAgent {
         if matches!(process.child.try_wait(), Ok(None)) {
             return Ok(());
         }
+        let fault = self.note_end(parts);
         process.recorded = None;
-        *process = start(parts, &self.run_dir, &self.host, &self.cpus)?;
+        let clock = self.clock.as_deref();
+        *process = start(parts, &self.run_dir, &self.host, (&self.cpus, clock))?;
         drop(process);
         // Also of an agent that is not ready in time: it comes up later, without the parts.
         lock(&self.faults).starts += 1;
@@ -279,10 +322,23 @@ impl NodeAgent {
         let mut faults = lock(&self.faults);
         faults.has_failed = false;
         faults.deaths.record_start();
-        let ended = || "it had ended".to_owned();
-        let fault = faults.last.get_or_insert_with(ended).clone();
+        drop(faults);
+        let text = "the agent was started anew".to_owned();
+        self.record(parts, NodeEventKind::Back, text);
         tracing::warn!(node = self.name(), fault, "started the node's agent anew");
         Ok(())
+    }
+
+    /// Records the end of the agent. Returns the reason.
+    fn note_end(&self, parts: &Parts) -> String {
+        let mut faults = lock(&self.faults);
+        let was_killed = std::mem::take(&mut faults.was_killed);
+        let reason = faults.last.clone().filter(|_| was_killed);
+        let reason = reason.unwrap_or_else(|| "it had ended".to_owned());
+        faults.last = Some(reason.clone());
+        drop(faults);
+        self.record(parts, NodeEventKind::Ended, format!("the agent: {reason}"));
+        reason
     }
 
     fn wait_until_ready(&self) -> Result<(), ApiError> {
@@ -314,7 +370,7 @@ fn start(
     parts: &Parts,
     run_dir: &RunDir,
     host: &NetworkHost,
-    cpus: &[u32],
+    (cpus, clock): (&[u32], Option<&str>),
 ) -> Result<NodeProcess, ApiError> {
     let name = &host.name;
     let failed = |error: &dyn std::fmt::Display| {
@@ -343,6 +399,7 @@ fn start(
     command
         .args(["agent", "--cgroup", group, "--run-dir"])
         .arg(run_dir.path())
+        .args(clock.into_iter().flat_map(|clock| ["--clock", clock]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use myelin_manager::Deployment;
+use myelin_manager::deployment::NewPart;
 use myelin_packet::meta::MAX_SPI;
 use myelin_planner::Plan;
+use myelin_policy::sla::WholeLoss;
 use myelin_spec::ServiceChain;
 use myelin_spec::part::FIRST_PATH;
 
@@ -36,10 +38,14 @@ pub(crate) struct RunningSpan {
     /// The names of the functions of each part.
     pub(crate) functions: Vec<Vec<String>>,
     pub(crate) deployment: Deployment,
+    /// The longest delay of the links before each part, ns.
+    pub(crate) delays_ns: Vec<u64>,
     /// How often the agent of each node had been started when it took its parts.
     pub(crate) starts: BTreeMap<String, u32>,
     /// Why the chain was last brought up again.
     pub(crate) restored: Mutex<Option<String>>,
+    /// The loss of the whole, of all generations.
+    pub(crate) loss: Arc<Mutex<WholeLoss>>,
     /// Packets that left the first part, and the whole, on previous paths.
     pub(crate) left_before: Mutex<LeftBefore>,
     /// The time since which the first generation is up.
@@ -59,6 +65,21 @@ impl RunningSpan {
     pub(crate) fn paths(&self) -> impl Iterator<Item = (u32, &ServiceChain)> {
         let others = self.replicas.iter().map(|path| (path.path, &path.chain));
         std::iter::once((self.path, &self.chain)).chain(others)
+    }
+
+    /// Returns the number of the part before each part; `None` for the first one. The first parts
+    /// of all branches have the same one before them.
+    pub(crate) fn parts_before(&self) -> impl Iterator<Item = Option<usize>> {
+        let parts = &self.deployment.parts;
+        let first_branch = parts.iter().position(|part| part.at.begins_branch);
+        let before = move |(number, part): (usize, &NewPart)| {
+            let number = match first_branch {
+                Some(first) if part.at.begins_branch => first,
+                _ => number,
+            };
+            number.checked_sub(1)
+        };
+        parts.iter().enumerate().map(before)
     }
 
     /// Whether as many replicas run as the chain declares. A silent node leaves fewer.

@@ -8,8 +8,9 @@ use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
     ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply, Event,
     ExecEvent, ExecRequest, ExecSignal, FunctionFlows, HostStatus, ImageRequest, ImageStatus,
-    Lease, LinkRequest, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, SpanStatus,
-    TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION, VERSION_HEADER,
+    Lease, LinkRequest, NodeEvent, PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond,
+    SpanStatus, TextContents, TextRequest, TopologyLink, TopologyStatus, UpRequest, VERSION,
+    VERSION_HEADER,
 };
 
 /// Generates the schema: the endpoints and their types.
@@ -23,6 +24,7 @@ pub(crate) fn generate_schema() -> Value {
         describe_answer::<DownReply>(types, "DELETE", "/chains/{chain}"),
         describe_answer::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
         describe_answer::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
+        describe_answer::<Vec<NodeEvent>>(types, "GET", "/node-events?after={serial}"),
         describe_answer::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
         describe_answer::<Vec<CoreStatus>>(types, "GET", "/cores"),
         describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),

@@ -73,15 +73,7 @@ fn run_agent(arguments: &[String]) {
         .unwrap();
     let run_dir = RunDir::resolve(Some(Path::new(run_dir)));
     let program = std::env::current_exe().unwrap();
-    myelin_agent::serve(
-        &run_dir,
-        &program,
-        ServeOptions {
-            idle_exit: None,
-            cgroup: None,
-        },
-    )
-    .unwrap();
+    myelin_agent::serve(&run_dir, &program, ServeOptions::default()).unwrap();
 }
 
 /// Options of a run of this executable.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use myelin_agent::ServeOptions;
+use myelin_agent::{NodeOptions, ServeOptions};
 use myelin_api::{ApiError, RunDir};
 
 use crate::output;
@@ -24,6 +24,10 @@ pub(crate) struct Arguments {
     /// hierarchy.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
+    /// The name of this agent's clock: it compares no time with agents of another clock. For nodes
+    /// of one machine that stand for several machines.
+    #[arg(long, value_name = "NAME")]
+    clock: Option<String>,
 }
 
 /// Serves the run directory until a signal ends the agent.
@@ -38,7 +42,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         .init();
     let options = ServeOptions {
         idle_exit: arguments.idle_exit,
-        cgroup: arguments.cgroup.clone(),
+        node: NodeOptions {
+            cgroup: arguments.cgroup.clone(),
+            clock: arguments.clock.clone(),
+        },
     };
     myelin_agent::serve(run_dir, &output::program_path()?, options)?;
     Ok(ExitCode::SUCCESS)

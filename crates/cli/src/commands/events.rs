@@ -1,11 +1,12 @@
-//! `myelin events`: lists violations of contracts.
+//! `myelin events`: lists violations of contracts, and events of nodes.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use myelin_api::{ApiError, Client, RunDir, SlaEvent};
-use myelin_report::sla;
+use myelin_api::{ApiError, Client, NodeEvent, RunDir, SlaEvent};
+use myelin_report::{sla, span};
+use serde::Serialize;
 
 use crate::output;
 
@@ -19,10 +20,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
     myelin events tactile --follow\n  myelin events --json\n\n\
     A second violates the contract if its loss or its delay percentile exceeds the limit of the\n\
     chain's SLA. Consecutive seconds are one event. The agent keeps the last 1000 events of each\n\
-    chain while it runs. --follow prints an event when it begins and when it ends."
+    chain while it runs. --follow prints an event when it begins and when it ends.\n\n\
+    Behind them: events of the nodes of topologies. An agent is silent, ended, is back, or has\n\
+    failed; a chain over nodes was restored, with the functions that were placed anew. The agent\n\
+    keeps the last 1000. With CHAIN: those of the chain."
 )]
 pub(crate) struct Arguments {
-    /// Show the events of this chain only.
+    /// Show the events of this chain only, or of this chain over nodes.
     chain: Option<String>,
     /// Print new events until interrupted.
     #[arg(long, short)]
@@ -41,23 +45,44 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.follow {
         return follow_events(run_dir, arguments);
     }
-    let events = match (Client::connect(run_dir)?, chain) {
-        (Some(client), _) => client.events(chain, 0)?,
-        (None, None) => Vec::new(),
+    let (events, of_nodes) = match (Client::connect(run_dir)?, chain) {
+        (Some(client), _) => (
+            client.events(chain, 0)?,
+            select_of_chain(client.node_events(0)?, chain),
+        ),
+        (None, None) => Default::default(),
         (None, Some(name)) => return Err(output::not_running_error(name)),
     };
     if arguments.json {
-        return output::print_json(&events);
+        let of_nodes = of_nodes.iter().map(AnyEvent::OfNode);
+        let all = events.iter().map(AnyEvent::Violation).chain(of_nodes);
+        return output::print_json(&all.collect::<Vec<_>>());
     }
-    println!(
-        "{}",
-        sla::events(&events, arguments.verbose, output::width())
-    );
+    let width = output::width();
+    println!("{}", sla::events(&events, arguments.verbose, width));
+    for event in &of_nodes {
+        println!("{}", span::node_event(event, width));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An event in JSON. Those of nodes alone have `node`.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum AnyEvent<'e> {
+    Violation(&'e SlaEvent),
+    OfNode(&'e NodeEvent),
+}
+
+/// Keeps the events of a chain, if one is named.
+fn select_of_chain(mut events: Vec<NodeEvent>, chain: Option<&str>) -> Vec<NodeEvent> {
+    events.retain(|event| chain.is_none() || event.chain.as_deref() == chain);
+    events
 }
 
 fn follow_events(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let mut printed = PrintedEvents::default();
+    let mut last_of_nodes = 0;
     loop {
         let Some(client) = Client::connect(run_dir)? else {
             return Err(ApiError::failed(format!(
@@ -72,6 +97,15 @@ fn follow_events(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, Ap
             } else {
                 let width = output::width();
                 println!("{}", sla::event(&event, arguments.verbose, width));
+            }
+        }
+        let of_nodes = client.node_events(last_of_nodes)?;
+        last_of_nodes = of_nodes.last().map_or(last_of_nodes, |last| last.serial);
+        for event in select_of_chain(of_nodes, arguments.chain.as_deref()) {
+            if arguments.json {
+                output::print_json_line(&event)?;
+            } else {
+                println!("{}", span::node_event(&event, output::width()));
             }
         }
         std::thread::sleep(INTERVAL);

@@ -60,15 +60,16 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
-        let planned = plans.iter().zip(&chains).map(|(plan, chain)| {
-            let mut placed = place(chain, plan, &topologies, &costs)?.into_iter();
-            Ok(Planned {
+        let placements = place_all(chains, &plans, &topologies, &costs)?;
+        let planned = plans.iter().zip(placements).map(|(plan, placed)| {
+            let mut placed = placed.into_iter();
+            Planned {
                 plan,
                 placement: placed.next(),
                 replicas: placed.collect(),
-            })
+            }
         });
-        output::print_json(&planned.collect::<Result<Vec<_>, ApiError>>()?)?;
+        output::print_json(&planned.collect::<Vec<_>>())?;
     } else if let Some(format) = &arguments.picture.graph {
         picture::show(format, &graphs.collect::<Vec<_>>())?;
         for plan in plans.iter().filter(|plan| plan.refusal.is_some()) {
@@ -78,9 +79,10 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         for topology in &topologies {
             println!("{}", topology::summary(&TopologyStatus::of(topology)));
         }
-        for (plan, chain) in plans.iter().zip(&chains) {
+        let placements = place_all(chains, &plans, &topologies, &costs)?;
+        for (plan, placed) in plans.iter().zip(placements) {
             print!("{}", report::summary(plan, output::width()));
-            for placed in place(chain, plan, &topologies, &costs)? {
+            for placed in placed {
                 print!("{}", report::placement(&placed, output::width()));
             }
             if arguments.verbose {
@@ -103,6 +105,32 @@ struct Planned<'a> {
     /// The nodes on the paths of the further replicas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     replicas: Vec<Placement>,
+}
+
+/// Places all chains over nodes whose topologies are in the file, each on all its paths. Functions
+/// that undo functions of the other direction are on the nodes of those.
+fn place_all(
+    mut chains: Vec<ServiceChain>,
+    plans: &[Plan],
+    topologies: &[Topology],
+    costs: &Costs,
+) -> Result<Vec<Vec<Placement>>, ApiError> {
+    let mut order: Vec<usize> = (0..chains.len()).collect();
+    order.sort_by_key(|number| chains[*number].follows_reverse());
+    let mut placements: Vec<Vec<Placement>> = chains.iter().map(|_| Vec::new()).collect();
+    for number in order {
+        let placed = place(&chains[number], &plans[number], topologies, costs)?;
+        if let Some(placed) = placed.first() {
+            let functions = chains[number].functions.iter_mut();
+            for (function, place) in functions.zip(&placed.functions) {
+                function.node = Some(place.node.clone());
+            }
+            let followed = chains[number].clone();
+            chains.iter_mut().for_each(|other| other.follow(&followed));
+        }
+        placements[number] = placed;
+    }
+    Ok(placements)
 }
 
 /// Places each path of a chain over nodes, if its topology is in the file.

@@ -32,6 +32,8 @@ fn a_contract_holds_from_the_first_node_to_the_last() {
     });
     let status = lab.status();
     assert!(status["bound_ns"].as_u64() < Some(200_000_000), "{status}");
+    assert_eq!(status["sojourn"]["source"], "measured", "{status}");
+    assert_eq!(status["parts"][1]["sojourn_from"], 0, "{status}");
     let [first, last] = [0, 1].map(|part| latency(&status, part));
     assert!(first > 0.0 && first < last, "{status}");
     assert!((199_000.0..=200_000.0).contains(&last), "{status}");
@@ -110,5 +112,87 @@ fn conform_refuses_what_is_no_chain_over_nodes() {
     );
     let refused = ["eth0", "--rate", "1kpps", "--host", "h7"];
     refuse(&refused, "no host `h7`");
+    lab.end();
+}
+
+/// A node with a clock of its own compares no time with others: sojourns are added.
+#[test]
+fn sojourns_of_different_clocks_are_added() {
+    if skip_unless_root() {
+        return;
+    }
+    let text = file(&[1, 2, 3], 3, &[0x01, 0x02, 0x04]);
+    let text = text
+        .replace(
+            "nodes: [ n1, n2, n3 ]",
+            "nodes: [ n1, { name: n2, clock: own }, n3 ]",
+        )
+        .replace("ends: [ n1, n2 ]", "ends: [ n1, n2 ], delay: 20ms")
+        .replace("ends: [ n2, n3 ]", "ends: [ n2, n3 ], delay: 30ms")
+        .replace(
+            "  ports:",
+            "  sla: { rate: 1kpps, burst: 64, latency: 2s, enforce: policer }\n  ports:",
+        );
+    let lab = Lab::up(&text);
+    lab.expect(0x40, 0x47);
+    let status = lab.status();
+    let from = |part: usize| status["parts"][part]["sojourn_from"].as_u64();
+    assert_eq!([0, 1, 2].map(from), [Some(0), Some(1), Some(2)], "{status}");
+    let sojourn = &status["sojourn"];
+    assert_eq!(sojourn["source"], "added", "{status}");
+    assert_eq!(sojourn["links_ns"], 50_000_000, "{status}");
+    // The delays of both links are in no figure.
+    assert!(sojourn["p50_us"].as_f64() < Some(50_000.0), "{status}");
+    let over = lab.myelin.chain_name("over");
+    let details = lab.myelin.run_ok(&["ps", &over]);
+    assert!(
+        details.contains("added of the figures at n1, n2, n3"),
+        "{details}"
+    );
+    let monitor = Monitor::start_chain(
+        &lab.myelin,
+        &["--chain", &over, "--tolerance", "1s", "--json"],
+    );
+    assert_eq!(lab.pass(0x40), Some(0x47));
+    monitor.interrupt();
+    let (status, report) = monitor.wait_for_report();
+    assert_eq!(status, Some(0), "{report}");
+    assert_eq!(report["contract"]["latency_source"], "added", "{report}");
+    assert!(
+        report["contract"]["latency_us"].as_f64() >= Some(50_000.0),
+        "{report}"
+    );
+    lab.end();
+}
+
+/// No part loses a packet, and so each keeps the agreed loss. The link between them loses half.
+#[test]
+fn the_loss_of_the_whole_is_judged() {
+    if skip_unless_root() {
+        return;
+    }
+    let text = file(&[1, 2], 2, &[0x01, 0x02]);
+    let text = text
+        .replace("ends: [ n1, n2 ]", "ends: [ n1, n2 ], loss: 50%")
+        .replace("  ports:", "  sla: { loss: 10% }\n  ports:");
+    let lab = Lab::up(&text);
+    lab.expect(0x40, 0x43);
+    for _ in 0..100 {
+        lab.send(0x40);
+    }
+    wait_for("the loss of the link", || {
+        lab.status()["loss"]["lost_on_links"].as_u64() > Some(10)
+    });
+    let status = lab.status();
+    let loss = &status["loss"];
+    assert_eq!(loss["state"], "violated", "{status}");
+    assert_eq!(loss["lost_in_parts"], 0, "{status}");
+    assert!(loss["loss_percent"].as_f64() > Some(10.0), "{status}");
+    for part in status["parts"].as_array().unwrap() {
+        assert_eq!(part["sla"]["state"], "kept", "{status}");
+    }
+    let over = lab.myelin.chain_name("over");
+    let details = lab.myelin.run_ok(&["ps", &over]);
+    assert!(details.contains("of 10 % agreed, violated"), "{details}");
     lab.end();
 }

@@ -133,5 +133,48 @@ fn functions_leave_a_silent_node() {
     assert!(event.contains("brought up again"), "{event}");
     let line = lab.myelin.run_ok(&["ps", &lab.myelin.chain_name("line")]);
     assert!(line.contains("did not answer"), "{line}");
+    let events = lab.myelin.run_json(&["events", "--json"]);
+    let kinds = ["silent", "ended", "restored"].map(|kind| find_event(&events, kind, &node));
+    let order = kinds.map(|event| event.unwrap_or_else(|| panic!("{events}"))["serial"].as_u64());
+    assert!(order.is_sorted(), "{events}");
+    let now = node_of(&lab.status());
+    let words = format!("`f1` placed anew: from {node} to {now}");
+    let over = lab.myelin.chain_name("over");
+    let events = lab.myelin.run_ok(&["events", &over]);
+    // The text is wrapped.
+    let events = events.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(events.contains(&words), "{events}");
+    wait_for("the return of the silent node", || {
+        let events = lab.myelin.run_json(&["events", "--json"]);
+        find_event(&events, "back", &node).is_some()
+    });
+    lab.end();
+}
+
+/// Finds the event of a node.
+fn find_event<'e>(events: &'e Value, kind: &str, node: &str) -> Option<&'e Value> {
+    let mut events = events.as_array()?.iter();
+    events.find(|event| event["kind"] == kind && event["node"] == node)
+}
+
+/// An agent that was late once, for example because its machine stood still, is not killed.
+#[test]
+fn an_agent_that_answers_when_it_is_asked_again_stays() {
+    if skip_unless_root() {
+        return;
+    }
+    let lab = Lab::up(&file(&[1, 2], 2, &[0x01, 0x02]));
+    lab.expect(0x40, 0x43);
+    let pid = lab.node_pid(2);
+    common::sh(&format!("kill -STOP {pid}"));
+    let events = || lab.myelin.run_json(&["events", "--json"]);
+    let has = |kind: &str| find_event(&events(), kind, "n2").is_some();
+    wait_for("a silent node", || has("silent"));
+    common::sh(&format!("kill -CONT {pid}"));
+    wait_for("its answer", || has("back"));
+    assert!(!has("ended"), "{}", events());
+    assert_eq!(lab.node_pid(2), pid);
+    lab.expect(0x40, 0x43);
+    assert!(lab.status()["restored"].is_null());
     lab.end();
 }

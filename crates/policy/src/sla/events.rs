@@ -150,7 +150,7 @@ impl Events {
 }
 
 /// Formats the time as RFC 3339 text.
-pub(super) fn format_date(time: SystemTime) -> String {
+pub fn format_date(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 

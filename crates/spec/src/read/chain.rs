@@ -93,7 +93,9 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
     let isolation = fields.read(KEYS, "isolation");
     let example = "[ { name: pass-on, kind: forward } ]";
     let functions = fields.required("functions", "the functions in order", example);
-    let functions = functions.and_then(|field| function::read(&field, isolation));
+    let part = fields.get("part");
+    let is_reply = part.is_some_and(|part| part.node.get("reverse").is_some());
+    let functions = functions.and_then(|field| function::read(&field, isolation, is_reply));
     let mapping = fields.read(KEYS, "mapping");
     let worker = worker(&fields);
     let own = functions.as_deref().unwrap_or_default();

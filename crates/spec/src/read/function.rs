@@ -45,7 +45,11 @@ keys! {
 const SHAPER: &str = "shaper";
 const FUNCTIONS: &str = "a list of functions such as { name: pass-on, kind: forward }";
 
-pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<FunctionSpec>> {
+pub(super) fn read(
+    field: &Field<'_>,
+    isolation: Isolation,
+    is_reply: bool,
+) -> Option<Vec<FunctionSpec>> {
     let items = field.list(FUNCTIONS)?;
     if items.is_empty() || items.len() > MAX_FUNCTIONS {
         let count = items.len();
@@ -58,7 +62,7 @@ pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<Functi
     }
     let mut functions: Vec<FunctionSpec> = Vec::new();
     for item in &items {
-        let Some(function) = function(item, isolation) else {
+        let Some(function) = function(item, isolation, is_reply) else {
             continue;
         };
         if let Some(other) = functions.iter().find(|other| other.name == function.name) {
@@ -76,7 +80,7 @@ pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<Functi
     Some(functions)
 }
 
-fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
+fn function(field: &Field<'_>, of_chain: Isolation, is_reply: bool) -> Option<FunctionSpec> {
     let fields = field.mapping(KEYS)?;
     let name = name::read_required(&fields, "name", "coder");
     if name.as_deref() == Some(SHAPER)
@@ -103,7 +107,7 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         .map(|_| fields.read(KEYS, "replicas"));
     let node = fields.get("node");
     let node = node.map(|field| name::read_label(&field));
-    let (config, reverse_of) = config(kind?, &fields)?;
+    let (config, reverse_of) = config(kind?, &fields, is_reply)?;
     Some(FunctionSpec {
         node: node.map_or(Some(None), |node| node.map(Some))?,
         name: name?,
@@ -149,8 +153,13 @@ fn check_pin(kind: &Kind, pin: Space, field: &Field<'_>) {
     }
 }
 
-/// Reads the configuration with the keys of the kind.
-fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<String>)> {
+/// Reads the configuration with the keys of the kind. In a part whose chain has replies of another
+/// one (`is_reply`), a function with `reverseOf` has a configuration of its own.
+fn config(
+    kind: &Kind,
+    fields: &Fields<'_>,
+    is_reply: bool,
+) -> Option<(FunctionConfig, Option<String>)> {
     // An absent configuration is an empty one.
     let empty = Node {
         span: fields.span,
@@ -160,11 +169,12 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
         .get("config")
         .unwrap_or_else(|| fields.field_at_mapping("config", &empty));
     let config = field.mapping(kind.config)?;
-    let reverse_of = reverse_of(kind, &config);
+    let reverse_of = reverse_of(kind, &config, is_reply);
     let missing = kind
         .config
         .iter()
-        .filter(|key| key.required && reverse_of.is_none() && config.get(key.key).is_none());
+        .filter(|key| key.required && (is_reply || reverse_of.is_none()))
+        .filter(|key| config.get(key.key).is_none());
     let mut is_complete = true;
     for key in missing {
         is_complete = false;
@@ -179,12 +189,13 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
     is_complete.then_some((config, reverse_of))
 }
 
-/// Reads `reverseOf`, the function to undo. Logs a fault for each other key.
-fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
+/// Reads `reverseOf`, the function to undo. Logs a fault for each other key, except in a part.
+fn reverse_of(kind: &Kind, config: &Fields<'_>, is_reply: bool) -> Option<String> {
     let field = config
         .get(REVERSE_OF.key)
         .filter(|_| kind.config.contains(&REVERSE_OF))?;
-    let others = kind.config.iter().filter(|key| key.key != REVERSE_OF.key);
+    let others = kind.config.iter().filter(|_| !is_reply);
+    let others = others.filter(|key| key.key != REVERSE_OF.key);
     for (key, field) in others.filter_map(|key| Some((key, config.get(key.key)?))) {
         field.fault(
             format!("`{}` together with `reverseOf`", key.key),

@@ -14,7 +14,7 @@ use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, integer, keys, name, rea
 use crate::printable::Printable;
 use crate::topology::{
     HostAddress, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, MAX_LINKS, MAX_NODES,
-    Topology, default_name,
+    NodeClock, Topology, default_name,
 };
 use crate::units;
 
@@ -36,6 +36,9 @@ keys! {
         "memory" = ConfigKey::new(ValueType::Memory);
         /// The cores of its programs: a number, a range FROM-TO, or a list of both.
         "cpus" = ConfigKey::new(ValueType::TextOrList);
+        /// The clock of a node: shared with the other nodes of the machine, or its own, as on a
+        /// machine of its own.
+        "clock" = NodeClock::KEY.with_default("shared");
     }
 }
 
@@ -166,6 +169,7 @@ fn read_all_hosts(spec: &Fields<'_>, names: &mut Names) -> Vec<HostSpec> {
             let host = if element.is_mapping() {
                 element
                     .mapping(HOST_KEYS)
+                    .filter(|fields| is_node || has_no_clock(fields))
                     .and_then(|fields| read_host(&fields, &mut addresses))
             } else {
                 name::read_label(&element).map(|name| HostSpec {
@@ -180,6 +184,19 @@ fn read_all_hosts(spec: &Fields<'_>, names: &mut Names) -> Vec<HostSpec> {
         }
     }
     hosts
+}
+
+/// Logs a fault for the clock of a host: only nodes stamp packets.
+fn has_no_clock(fields: &Fields<'_>) -> bool {
+    let Some(field) = fields.get("clock") else {
+        return true;
+    };
+    field.fault(
+        "the clock of a host has no effect: only nodes stamp packets",
+        "no `clock` at a host",
+        "remove `clock`, or move the host to `nodes`",
+    );
+    false
 }
 
 /// Reads a host. `taken` has the addresses of earlier hosts with their names.
@@ -221,6 +238,7 @@ fn read_host(fields: &Fields<'_>, taken: &mut HashMap<IpAddr, String>) -> Option
         limits,
         cpus,
         is_node: false,
+        clock: fields.read(HOST_KEYS, "clock"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Chooses the nodes of the functions that name none, where the running chains leave room.
+//! Places the functions of a chain over nodes.
 
 use myelin_manager::deployment::NewPart;
 use myelin_planner::admission::{Ledger, name_at_peer, peer_of_node};
@@ -6,8 +6,10 @@ use myelin_planner::placement::{self, Paths, Placement, Refusal, Running};
 use myelin_planner::{Costs, Plan};
 use myelin_spec::{ServiceChain, Topology};
 
+use super::has_all_parts;
 use super::takers::Nodes;
 use crate::api::ApiError;
+use crate::deploy::load_costs;
 use crate::node::node_agents::NodeAgent;
 use crate::node::spans::RunningSpan;
 use crate::pool::lock;
@@ -50,11 +52,41 @@ impl Room<'_> {
 }
 
 /// Returns the chain with a node for each function, on each of its paths: one, or with replicas of
-/// a function one for each replica.
+/// a function one for each replica. The nodes are those of the `previous` generation if the
+/// description is the same, because chains that came later do not move a chain. Else they are where
+/// the running chains leave room.
 ///
 /// # Errors
 /// The constraint that no placement keeps.
 pub(super) fn place(
+    nodes: &Nodes<'_>,
+    (declared, chain): (&ServiceChain, &ServiceChain),
+    plan: &Plan,
+    previous: Option<&RunningSpan>,
+) -> Result<Vec<ServiceChain>, ApiError> {
+    let stays = |old: &&RunningSpan| stays_in_place(nodes, (declared, chain), old);
+    match previous.filter(stays) {
+        Some(old) => Ok(old.paths().map(|(_, chain)| chain.clone()).collect()),
+        None => choose_nodes(nodes, chain, plan, previous),
+    }
+}
+
+/// Whether a chain keeps the nodes of its previous generation.
+fn stays_in_place(
+    nodes: &Nodes<'_>,
+    (declared, chain): (&ServiceChain, &ServiceChain),
+    old: &RunningSpan,
+) -> bool {
+    // Functions of the other direction may have moved, and with them those that share their state.
+    let mut functions = chain.functions.iter().zip(&old.chain.functions);
+    old.declared == *declared
+        && old.has_all_replicas()
+        && functions.all(|(new, old)| new.node.is_none() || new.node == old.node)
+        && has_all_parts(nodes, old)
+}
+
+/// Chooses the nodes of the functions that name none, where the running chains leave room.
+fn choose_nodes(
     nodes: &Nodes<'_>,
     chain: &ServiceChain,
     plan: &Plan,
@@ -74,7 +106,7 @@ pub(super) fn place(
     let room = Room {
         trusted: topology.with_nodes(&is_trusted),
         topology,
-        costs: super::super::load_costs()?,
+        costs: load_costs()?,
         ledger: running_beside(nodes, previous)?,
         others: others.collect(),
         plan,

@@ -1,15 +1,18 @@
 //! Describes chains over nodes, whole and by part.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use myelin_manager::deployment::NewPart;
 use myelin_manager::{PartTakers, find_access};
+use myelin_policy::sla::{PartCounts, WholeReading};
 use myelin_spec::{Ports, arguments};
 
 use super::nodes_of;
 use super::takers::Nodes;
 use crate::api::{
-    ChainState, ChainUp, Change, SlaContract, SpanEnd, SpanPart, SpanStatus, last_parts,
+    ChainState, ChainStatus, ChainUp, Change, SlaContract, SojournSource, SpanEnd, SpanPart,
+    SpanSojourn, SpanStatus, last_parts, sojourn_parts,
 };
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
@@ -85,26 +88,36 @@ fn add_bounds(parts: &[SpanPart]) -> Option<u64> {
     Some(common.saturating_add(slowest))
 }
 
-fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
-    let nodes = nodes_of(node, &span.chain, &span.topology).ok();
+/// Describes the parts, each with the part where its sojourn begins: that of the part before it, if
+/// packets carry their time from there and both nodes have one clock.
+fn describe_parts(span: &RunningSpan, nodes: Option<&Nodes<'_>>) -> Vec<SpanPart> {
+    let mut parts: Vec<SpanPart> = Vec::new();
     let mut replica = None;
-    let parts = span.deployment.parts.iter().zip(&span.functions);
-    let parts = parts.map(|(NewPart { at: part, .. }, functions)| {
+    let placed = span.deployment.parts.iter().zip(&span.functions);
+    for ((NewPart { at: part, .. }, functions), before) in placed.zip(span.parts_before()) {
         if part.begins_branch {
             replica = Some(part.node.clone());
         }
-        let status = nodes
-            .as_ref()
-            .map(|nodes| nodes.status(&part.node, &part.name));
+        let status = nodes.map(|nodes| nodes.status(&part.node, &part.name));
         let status = status.and_then(Result::ok).flatten();
-        SpanPart::new(
-            (&part.node, &part.name),
-            functions.clone(),
-            replica.clone(),
-            status.as_ref(),
-        )
-    });
-    let parts: Vec<SpanPart> = parts.collect();
+        let has_one_clock = |before: &&SpanPart| {
+            nodes.is_some_and(|nodes| nodes.have_one_clock(&before.node, &part.node))
+        };
+        let before = before.and_then(|before| parts.get(before));
+        let before = before.filter(has_one_clock);
+        let before = before.filter(|_| status.as_ref().is_some_and(carry_time));
+        let from = before.map_or(parts.len(), |before| before.sojourn_from);
+        let names = (&*part.node, &*part.name);
+        let status = (status.as_ref(), from);
+        let functions = functions.clone();
+        parts.push(SpanPart::new(names, functions, replica.clone(), status));
+    }
+    parts
+}
+
+fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
+    let nodes = nodes_of(node, &span.chain, &span.topology).ok();
+    let parts = describe_parts(span, nodes.as_ref());
     let states = parts
         .iter()
         .map(|part| part.state.unwrap_or(ChainState::Failed));
@@ -119,10 +132,11 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     };
     let ends = nodes.as_ref().map(|nodes| find_ends(span, nodes));
     let [ingress, egress] = ends.unwrap_or_default();
-    SpanStatus {
+    let mut described = SpanStatus {
         chain: span.chain.name.clone(),
         owner: span.chain.owner().to_owned(),
         topology: span.topology.clone(),
+        reverse: span.chain.reverse.clone(),
         path: span.path,
         generation: span.generation,
         state: state.unwrap_or(ChainState::Active),
@@ -138,5 +152,86 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         parts,
         up_s: span.since.elapsed().as_secs_f64(),
         restored: lock(&span.restored).clone(),
+        sojourn: None,
+        loss: span
+            .chain
+            .sla
+            .loss_percent
+            .map(|agreed| lock(&span.loss).status(agreed)),
+    };
+    described.sojourn = add_sojourns(&described, &span.delays_ns);
+    described
+}
+
+/// Reads the counters of a chain's parts at the time `at`, and judges the loss of the whole since
+/// the last reading. Without an answer of each part, the next reading has the packets too.
+pub(crate) fn judge_loss(node: &Node, span: &RunningSpan, at: Duration) {
+    let Some(agreed_percent) = span.chain.sla.loss_percent else {
+        return;
+    };
+    let Ok(nodes) = nodes_of(node, &span.chain, &span.topology) else {
+        return;
+    };
+    let parts = span.deployment.parts.iter();
+    let links = span.parts_before().zip(&span.delays_ns);
+    let counts = parts.zip(links).map(|(NewPart { at: part, .. }, link)| {
+        let status = nodes.status(&part.node, &part.name).ok()??;
+        Some(count_packets(&status, link))
+    });
+    let Some(parts) = counts.collect::<Option<Vec<PartCounts>>>() else {
+        return;
+    };
+    let reading = WholeReading {
+        path: span.path,
+        at,
+        parts,
+    };
+    lock(&span.loss).add(&reading, agreed_percent);
+}
+
+/// Returns the counters of a part; the part `before` it is behind links of `delay_ns`.
+fn count_packets(status: &ChainStatus, (before, delay_ns): (Option<usize>, &u64)) -> PartCounts {
+    let (account, part) = (&status.account, status.part.as_ref());
+    PartCounts {
+        name: status.chain.clone(),
+        conformed: account.packets_in.saturating_sub(account.policed),
+        lost: status.sla.as_ref().map_or(0, |sla| sla.life.lost.total()),
+        received: part.and_then(|part| part.received).unwrap_or_default(),
+        sent: part.and_then(|part| part.sent).unwrap_or_default(),
+        before,
+        delay: Duration::from_nanos(*delay_ns),
     }
+}
+
+/// Whether the packets that arrived from the previous node carry the time at which they entered.
+fn carry_time(status: &ChainStatus) -> bool {
+    let part = status.part.as_ref();
+    let received = part.and_then(|part| Some((part.stamped, part.received?)));
+    received.is_some_and(|(stamped, received)| stamped >= received)
+}
+
+/// Returns the sojourn of the whole; with replicas, of the slowest path that packets took.
+/// `delays_ns` has the links before each part.
+fn add_sojourns(span: &SpanStatus, delays_ns: &[u64]) -> Option<SpanSojourn> {
+    let paths = span.paths().into_iter();
+    let sojourns = paths.filter_map(|path| add_sojourns_of(&path, delays_ns));
+    sojourns.max_by(|one, other| one.p99_us.total_cmp(&other.p99_us))
+}
+
+fn add_sojourns_of(path: &[&SpanPart], delays_ns: &[u64]) -> Option<SpanSojourn> {
+    let parts = sojourn_parts(path);
+    let sojourns = parts.iter().map(|part| part.sojourn.as_ref());
+    let sojourns: Vec<_> = sojourns.collect::<Option<_>>()?;
+    let between = parts.iter();
+    let between = between.filter_map(|part| delays_ns.get(part.sojourn_from));
+    Some(SpanSojourn {
+        source: if parts.len() > 1 {
+            SojournSource::Added
+        } else {
+            SojournSource::Measured
+        },
+        p50_us: sojourns.iter().map(|sojourn| sojourn.p50_us).sum(),
+        p99_us: sojourns.iter().map(|sojourn| sojourn.p99_us).sum(),
+        links_ns: between.copied().fold(0, u64::saturating_add),
+    })
 }

@@ -27,6 +27,12 @@ impl Nodes<'_> {
         })
     }
 
+    /// Whether two nodes have one clock.
+    pub(super) fn have_one_clock(&self, one: &str, other: &str) -> bool {
+        let network = lock(&self.topology.network);
+        network.topology().have_one_clock(one, other)
+    }
+
     /// Returns the Ethernet address of a node's interface.
     pub(super) fn address(&self, node: &str, interface: &str) -> Result<MacAddr, String> {
         let netns = {

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use myelin_api::{ApiError, Client, RunDir, SlaContract, SpanStatus};
+use myelin_api::{
+    ApiError, Client, RunDir, SlaContract, SojournSource, SpanPart, SpanStatus, sojourn_parts,
+};
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::Serialize;
 
@@ -42,6 +44,9 @@ pub(super) struct ContractReport {
     agreed_loss_percent: Option<f64>,
     /// The sojourn of the worst second at the agreed percentile, us; absent if no packet left.
     latency_us: Option<f64>,
+    /// Whether the sojourn is measured from the first node to the last, or added: the worst seconds
+    /// of nodes with different clocks, and the longest delay of the links between them.
+    latency_source: Option<SojournSource>,
     /// The agreed sojourn, us.
     agreed_latency_us: Option<f64>,
     /// The agreed percentile.
@@ -126,6 +131,7 @@ impl MeasuredChain {
             Some(_) if after.packets_out > 0 => self.worst_latency_us()?,
             _ => None,
         };
+        let (latency_us, latency_source) = latency_us.unzip();
         let conforming = after.packets_in - after.policed;
         let loss_percent = (conforming > 0).then(|| after.lost as f64 * 100.0 / conforming as f64);
         let SlaContract {
@@ -143,6 +149,7 @@ impl MeasuredChain {
             loss_percent,
             agreed_loss_percent,
             latency_us,
+            latency_source,
             agreed_latency_us,
             percentile,
         })
@@ -180,8 +187,8 @@ impl MeasuredChain {
     }
 
     /// Returns the sojourn at the agreed percentile of the worst second, from the first node to the
-    /// last; `None` if no second was judged.
-    fn worst_latency_us(&self) -> Result<Option<f64>, ApiError> {
+    /// last, and how it is known; `None` if no second was judged.
+    fn worst_latency_us(&self) -> Result<Option<(f64, SojournSource)>, ApiError> {
         let is_judged = |now: &SpanStatus| {
             now.last_parts().all(|part| {
                 let judged = part.sla.as_ref().map_or(0, |sla| sla.life.packets_out);
@@ -189,18 +196,31 @@ impl MeasuredChain {
             })
         };
         let now = self.wait(JUDGED_AFTER, &is_judged)?;
-        let seconds = self.started.elapsed().as_secs_f64().ceil() as usize;
-        let mut worst = None;
-        for part in now.last_parts() {
-            let node = self.run_dir.of_node(&now.topology, &part.node);
-            let client = Client::connect(&node)?;
-            let client = client.ok_or_else(|| output::not_running_error(&part.part))?;
-            let seconds = client.seconds(&part.part, seconds)?;
-            let sojourns = seconds.iter().filter_map(|second| second.window.sojourn);
-            let sojourns = sojourns.map(|sojourn| sojourn.agreed_us);
-            worst = sojourns.chain(worst).reduce(f64::max);
+        let Some(sojourn) = now.sojourn else {
+            return Ok(None);
+        };
+        let mut worst: Option<f64> = None;
+        for path in now.paths() {
+            let mut sum = Some(sojourn.links_ns as f64 / 1e3);
+            for part in sojourn_parts(&path) {
+                sum = sum
+                    .zip(self.worst_of_part(&now, part)?)
+                    .map(|(sum, of_part)| sum + of_part);
+            }
+            worst = sum.into_iter().chain(worst).reduce(f64::max);
         }
-        Ok(worst)
+        Ok(worst.map(|worst| (worst, sojourn.source)))
+    }
+
+    /// Returns the sojourn at the agreed percentile of a part's worst second.
+    fn worst_of_part(&self, now: &SpanStatus, part: &SpanPart) -> Result<Option<f64>, ApiError> {
+        let seconds = self.started.elapsed().as_secs_f64().ceil() as usize;
+        let node = self.run_dir.of_node(&now.topology, &part.node);
+        let client = Client::connect(&node)?;
+        let client = client.ok_or_else(|| output::not_running_error(&part.part))?;
+        let seconds = client.seconds(&part.part, seconds)?;
+        let sojourns = seconds.iter().filter_map(|second| second.window.sojourn);
+        Ok(sojourns.map(|sojourn| sojourn.agreed_us).reduce(f64::max))
     }
 }
 
@@ -248,7 +268,7 @@ impl ContractReport {
             )
         };
         format!(
-            "{}: {} packets in, {} policed, {} out, {} lost: loss {} ({})\n{} % of the worst second within {} ({})",
+            "{}: {} packets in, {} policed, {} out, {} lost: loss {} ({})\n{} % of the worst second within {}{} ({})",
             self.chain,
             self.packets_in,
             self.policed,
@@ -258,6 +278,10 @@ impl ContractReport {
             agreed(self.agreed_loss_percent, "%"),
             self.percentile,
             figure(self.latency_us, "us"),
+            match self.latency_source {
+                Some(SojournSource::Added) => ", added over nodes of different clocks",
+                _ => "",
+            },
             agreed(self.agreed_latency_us, "us"),
         )
     }

@@ -1,0 +1,287 @@
+//! Judges the loss of a chain over nodes as a whole, from the first node to the last. Pure.
+//!
+//! Each part counts the packets that it loses. The links between the parts lose packets, too: those
+//! that a part has sent, and that the next part has not received after the delay of the link and a
+//! second.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sla::SlaState;
+use crate::sla::judge::loss_percent;
+
+/// Time, besides the delay of the link, after which a packet between two nodes counts as lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+
+/// The loss of a whole chain over nodes, judged once a second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SpanLoss {
+    /// The verdict.
+    pub state: SlaState,
+    /// Share of conforming packets that may be lost, percent.
+    pub agreed_percent: f64,
+    /// Lost packets since the chain came up, as a share of the conforming packets at the first
+    /// node, percent; absent if no conforming packet arrived.
+    pub loss_percent: Option<f64>,
+    /// The same of the last second.
+    pub second_percent: Option<f64>,
+    /// Conforming packets that arrived at the first node.
+    pub conformed: u64,
+    /// Packets that the parts lost.
+    pub lost_in_parts: u64,
+    /// Packets that the links between the nodes lost.
+    pub lost_on_links: u64,
+    /// Seconds with traffic to judge.
+    pub judged_s: u64,
+    /// Seconds that violated the contract.
+    pub violated_s: u64,
+    /// Whether the last second violated the contract.
+    pub violated_now: bool,
+}
+
+/// The counters of a part.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PartCounts {
+    /// The part's name on its node. A part with a new name counts from zero.
+    pub name: String,
+    /// Packets that arrived, without the policed ones.
+    pub conformed: u64,
+    /// Packets that the part lost.
+    pub lost: u64,
+    /// Packets that arrived from the previous node; 0 in the first part.
+    pub received: u64,
+    /// Packets that left to the next node; 0 in the last part.
+    pub sent: u64,
+    /// The number of the part that sends to this one; `None` of the first part. A part that splits
+    /// flows among replicas sends to several.
+    pub before: Option<usize>,
+    /// The longest delay of the links before the part.
+    pub delay: Duration,
+}
+
+/// The counters of all parts of a chain at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WholeReading {
+    /// The path of the chain. The packets between the nodes count from zero on a new path.
+    pub path: u32,
+    /// The time of the reading, from any beginning.
+    pub at: Duration,
+    /// The parts, in the order of the chain.
+    pub parts: Vec<PartCounts>,
+}
+
+/// The loss of one chain over nodes.
+#[derive(Debug, Default)]
+pub struct WholeLoss {
+    path: u32,
+    /// The conforming and the lost packets of each part at the last reading.
+    parts: BTreeMap<String, [u64; 2]>,
+    /// The packets that each part had sent, at each reading that may still be needed.
+    sent: VecDeque<(Duration, Vec<u64>)>,
+    /// The packets of each part that are lost on the links behind it.
+    missing: Vec<u64>,
+    life: Figures,
+    second: Figures,
+    judged_s: u64,
+    violated_s: u64,
+    violated_now: bool,
+}
+
+/// Packets of an interval.
+#[derive(Debug, Clone, Copy, Default)]
+struct Figures {
+    conformed: u64,
+    in_parts: u64,
+    on_links: u64,
+}
+
+impl Figures {
+    fn loss_percent(&self) -> Option<f64> {
+        loss_percent(self.conformed, 0, self.in_parts + self.on_links)
+    }
+}
+
+impl WholeLoss {
+    /// Adds the reading of a second, and compares the loss of the second with the contract.
+    pub fn add(&mut self, reading: &WholeReading, agreed_percent: f64) {
+        if reading.path != self.path {
+            self.path = reading.path;
+            self.sent.clear();
+            self.missing.clear();
+        }
+        let mut second = Figures::default();
+        let mut parts = BTreeMap::new();
+        for (number, part) in reading.parts.iter().enumerate() {
+            let before = self.parts.get(&part.name).copied().unwrap_or_default();
+            // The agent reads arrived and policed packets one after the other.
+            let conformed = part.conformed.max(before[0]);
+            let lost = part.lost.max(before[1]);
+            if number == 0 {
+                second.conformed = conformed - before[0];
+            }
+            second.in_parts += lost - before[1];
+            parts.insert(part.name.clone(), [conformed, lost]);
+        }
+        self.parts = parts;
+        second.on_links = self.count_lost_on_links(reading);
+        self.life.conformed += second.conformed;
+        self.life.in_parts += second.in_parts;
+        self.life.on_links += second.on_links;
+        let measured = second.loss_percent();
+        self.violated_now = measured.is_some_and(|measured| measured > agreed_percent);
+        self.judged_s += u64::from(measured.is_some());
+        self.violated_s += u64::from(self.violated_now);
+        self.second = second;
+    }
+
+    /// Counts the packets that have become overdue between two nodes since the last reading.
+    fn count_lost_on_links(&mut self, reading: &WholeReading) -> u64 {
+        let sent = reading.parts.iter().map(|part| part.sent).collect();
+        self.sent.push_back((reading.at, sent));
+        self.missing.resize(reading.parts.len(), 0);
+        let mut lost = 0;
+        let mut oldest = None;
+        for (sender, missing) in self.missing.iter_mut().enumerate() {
+            let receivers = reading.parts.iter();
+            let receivers = receivers.filter(|part| part.before == Some(sender));
+            let Some(delay) = receivers.clone().map(|part| part.delay).max() else {
+                continue;
+            };
+            let due = reading.at.checked_sub(LOST_AFTER + delay);
+            let mut earlier = self.sent.iter().rev();
+            let earlier = earlier.find(|(at, _)| due.is_some_and(|due| *at <= due));
+            let sent = earlier.and_then(|(_, sent)| sent.get(sender)).copied();
+            let received = receivers.map(|part| part.received).sum();
+            let overdue = sent.unwrap_or_default().saturating_sub(received);
+            lost += overdue.saturating_sub(*missing);
+            *missing = overdue.max(*missing);
+            oldest = due.into_iter().chain(oldest).min();
+        }
+        // Of the readings before the longest delay, the next round needs the last one only.
+        while let (Some(oldest), Some((next, _))) = (oldest, self.sent.get(1)) {
+            if *next > oldest {
+                break;
+            }
+            self.sent.pop_front();
+        }
+        lost
+    }
+
+    /// Returns the figures and the verdict.
+    pub fn status(&self, agreed_percent: f64) -> SpanLoss {
+        SpanLoss {
+            state: if self.violated_s > 0 {
+                SlaState::Violated
+            } else {
+                SlaState::Kept
+            },
+            agreed_percent,
+            loss_percent: self.life.loss_percent(),
+            second_percent: self.second.loss_percent(),
+            conformed: self.life.conformed,
+            lost_in_parts: self.life.in_parts,
+            lost_on_links: self.life.on_links,
+            judged_s: self.judged_s,
+            violated_s: self.violated_s,
+            violated_now: self.violated_now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reading of two parts: what the first one sent, and what the second one received and lost.
+    fn reading(second: u64, path: u32, sent: u64, received: u64, lost: u64) -> WholeReading {
+        let part = |name: &str, conformed, lost| PartCounts {
+            name: name.to_owned(),
+            conformed,
+            lost,
+            ..PartCounts::default()
+        };
+        WholeReading {
+            path,
+            at: Duration::from_secs(second),
+            parts: vec![
+                PartCounts {
+                    sent,
+                    ..part("first", sent, 0)
+                },
+                PartCounts {
+                    received,
+                    before: Some(0),
+                    delay: Duration::from_millis(1500),
+                    ..part(&format!("second {path}"), received, lost)
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn packets_under_way_are_not_lost() {
+        let mut loss = WholeLoss::default();
+        // Each packet takes two seconds: its delay, and the time until the next reading.
+        for second in 1_u64..50 {
+            let received = second.saturating_sub(2) * 100;
+            loss.add(&reading(second, 1, second * 100, received, 0), 0.0);
+        }
+        let status = loss.status(0.0);
+        assert_eq!((status.lost_on_links, status.violated_s), (0, 0));
+        assert_eq!((status.conformed, status.judged_s), (4900, 49));
+        assert_eq!(status.state, SlaState::Kept);
+        assert!(loss.sent.len() < 8, "{}", loss.sent.len());
+    }
+
+    #[test]
+    fn the_whole_loses_on_links_and_in_parts() {
+        let mut loss = WholeLoss::default();
+        loss.add(&reading(1, 1, 100, 97, 2), 3.0);
+        assert_eq!(loss.status(3.0).lost_in_parts, 2);
+        for second in 2..6 {
+            loss.add(&reading(second, 1, 100, 97, 2), 3.0);
+        }
+        let status = loss.status(3.0);
+        assert_eq!((status.lost_in_parts, status.lost_on_links), (2, 3));
+        assert_eq!(status.loss_percent, Some(5.0));
+        // Each of the parts alone lost at most 3 %, and so did each second of the first kind.
+        assert_eq!((status.state, status.violated_s), (SlaState::Violated, 1));
+        assert!(!status.violated_now, "{status:?}");
+    }
+
+    #[test]
+    fn a_new_path_counts_between_its_nodes_from_zero() {
+        let mut loss = WholeLoss::default();
+        for second in 1..5 {
+            loss.add(&reading(second, 1, 100, 100, 7), 100.0);
+        }
+        // The first part stays, and counts its packets on.
+        for second in 5..12 {
+            let mut next = reading(second, 2, 10, 9, 1);
+            next.parts[0].conformed = 110;
+            loss.add(&next, 100.0);
+        }
+        let status = loss.status(100.0);
+        assert_eq!(status.conformed, 110);
+        assert_eq!((status.lost_in_parts, status.lost_on_links), (8, 1));
+        assert_eq!(status.violated_s, 0);
+    }
+
+    #[test]
+    fn packets_to_replicas_are_lost_only_if_none_received_them() {
+        let mut loss = WholeLoss::default();
+        for second in 1..8 {
+            let mut next = reading(second, 1, 100, 60, 0);
+            let mut other = next.parts[1].clone();
+            other.name = "replica".to_owned();
+            (other.received, other.conformed) = (38, 38);
+            next.parts.push(other);
+            loss.add(&next, 5.0);
+        }
+        let status = loss.status(5.0);
+        assert_eq!((status.lost_in_parts, status.lost_on_links), (0, 2));
+    }
+}
