@@ -172,6 +172,16 @@ fn check_chains_over_nodes(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
             );
             log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
         }
+        if let Some((at, _)) = chain.replicated().filter(|_| chain.reverse.is_some()) {
+            let fault = Fault::new(
+                "the function has `replicas`, but the chain has a chain of replies",
+                "one of the two, because a pair has one path in each direction",
+                "remove `replicas`, or `reverse`; two chains with the same replicas and without \
+                 `reverse` take the same nodes",
+            );
+            let place = &chain.functions[at].place;
+            log_fault(faults, chain, ("spec.functions", place), fault);
+        }
         let (placement, reverse) = (chain.placement.unwrap_or_default(), chain.reverse.clone());
         let mut others = chains.iter_mut();
         let other = others.find(|other| Some(&other.name) == reverse.as_ref());

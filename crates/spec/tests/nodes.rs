@@ -272,6 +272,11 @@ fn replies_follow_to_the_nodes_of_the_functions_that_they_undo() {
     for (from, to, words) in [
         ("kind: forward }", "kind: forward, node: n1 }", ""),
         (
+            "last, kind: forward, node: n2",
+            "last, kind: forward, replicas: 2",
+            "remove `replicas`, or `reverse`",
+        ),
+        (
             "restore, kind: nat,",
             "restore, kind: nat, node: n2,",
             "not on the same `node`",
