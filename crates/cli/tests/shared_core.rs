@@ -6,6 +6,8 @@ mod boxes;
 mod common;
 #[path = "shared_core/costs.rs"]
 mod costs;
+#[path = "shared_core/start.rs"]
+mod start;
 
 use boxes::can_reach_server;
 use common::load::{Sender, read_count};

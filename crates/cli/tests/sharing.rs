@@ -186,6 +186,63 @@ fn the_processes_of_a_pipeline_take_turns_on_the_workers_core() {
 }
 
 #[test]
+fn a_pipeline_in_cooperative_turns_has_a_worst_case_and_passes_its_packets() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let staged = |name: &str, reads: u32, latency: &str| {
+        let more = format!(
+            "  mapping: pipeline
+  worker: {{ sharing: {{ policy: cooperative, reads: {reads} }}, batch: 32 }}
+  sla: {{ rate: 10kpps, burst: 64, latency: {latency}, enforce: policer }}
+"
+        );
+        let file = myelin.write_file(&chain(name, &more));
+        file.to_str().unwrap().to_owned()
+    };
+    let plan = |file: &str| {
+        let plan = myelin.run_ok(&["plan", file]);
+        plan.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let long = plan(&staged("staged", 64, "200ms"));
+    for words in [
+        "not bounded: the ring to the next process (1024 descriptors)",
+        "(64 batches of up to 32 packets)",
+        "write `ring: 4096` in `worker`",
+    ] {
+        assert!(long.contains(words), "{words}: {long}");
+    }
+    let file = staged("staged", 2, "200ms");
+    let shown = plan(&file);
+    assert!(
+        shown.contains("each process empties its ring in its turn"),
+        "{shown}"
+    );
+    assert!(shown.contains("% of the latency owed"), "{shown}");
+    myelin.run_ok(&["up", &file]);
+    expect_core(&myelin, 3);
+    // Its processes lengthen the rounds of other chains on the core.
+    let beside = staged("beside", 2, "200us");
+    let refusal = myelin.run_failing(3, &["up", &beside]);
+    assert!(refusal.contains("worst-case bound"), "{refusal}");
+
+    let sender = Sender::start_through_chain(&myelin.read_status("staged"), RATE);
+    wait_for("turns of all processes", || {
+        expect_core(&myelin, 3)["switches"].as_u64() > Some(1000)
+    });
+    sender.stop();
+    let status = wait_until_settled(&myelin, "staged");
+    assert_all_accounted_for(&status);
+    let (arrived, left) = (&status["packets_in"], &status["packets_out"]);
+    assert_eq!(arrived, left, "{status}");
+    let bound = &status["plan"]["bound"]["bound_ns"];
+    assert!(bound.as_u64() > Some(0), "{status}");
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
 fn a_running_worker_gets_another_policy_and_another_core_under_traffic() {
     if skip_unless_root() {
         return;

@@ -3,7 +3,8 @@
 //! An [`ArrivalCurve`] bounds the work that arrives in any interval; a [`RateLatency`] service
 //! curve is the least work that a server does. [`delay()`] bounds the delay, [`after_delay`] the
 //! burstiness of the output. The leftover service of one flow at a shared server depends on the
-//! scheduler: [`fcfs`], [`priority`], [`round_robin`], [`fair_share`], [`cooperative`].
+//! scheduler: [`fcfs`], [`priority`], [`round_robin`], [`fair_share`], cooperative
+//! turns ([`Round`]).
 //! [`earliest_deadline`] bounds delays under earliest deadline first, [`busy_with_turns`] the time
 //! with work. [`busy_period`] is valid for
 //! any order. [`tandem`] counts a burst once along several servers.
@@ -33,7 +34,7 @@ mod tandem;
 
 pub use arrival::{ArrivalCurve, LeakyBucket};
 pub use busy_period::busy_period;
-pub use cooperative::{Turn, cooperative};
+pub use cooperative::{Round, Turn};
 pub use delay::delay;
 pub use earliest_deadline::{DeadlineBound, DeadlineTask, busy_with_turns, earliest_deadline};
 pub use fair_share::fair_share;

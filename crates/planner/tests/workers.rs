@@ -3,11 +3,11 @@
 #[allow(dead_code)]
 mod common;
 
-use common::node::{chain_on_shared_ports, plan_on_node};
+use common::node::{chain_on_shared_ports, plan_at, plan_on_node};
 use common::{FORWARD, XOR, machine, named, pinned};
-use myelin_planner::admission::Ledger;
+use myelin_planner::admission::{Ledger, Site};
 use myelin_planner::{Costs, Machine, Plan, plan};
-use myelin_spec::Space;
+use myelin_spec::{ServiceChain, Space};
 
 fn user_plan(name: &str, more: &str, machine: &Machine) -> Plan {
     let mut chain = named(name, &[&pinned(XOR, Space::User)], more);
@@ -212,4 +212,159 @@ fn auto_is_deadline_where_workers_can_take_turns() {
     let plan =
         myelin_planner::plan(&named("d", &[XOR], devices), &Costs::default(), &machine()).unwrap();
     assert_eq!(plan.sharing, None);
+}
+
+/// A pipeline whose traffic a policer limits. The first function is in the worker.
+fn pipeline(name: &str, functions: &[&str], worker: &str, sla: &str) -> ServiceChain {
+    let user: Vec<String> = functions
+        .iter()
+        .map(|kind| pinned(kind, Space::User))
+        .collect();
+    let user: Vec<&str> = user.iter().map(|function| &**function).collect();
+    let more = format!("  mapping: pipeline\n  worker: {{ {worker} }}\n  sla: {{ {sla} }}\n");
+    chain_on_shared_ports(name, &user, &more)
+}
+
+/// A function that must be in the worker.
+const NAT: &str = "kind: nat, config: { address: 192.0.2.1 }";
+const COOPERATIVE: &str = "sharing: { policy: cooperative, reads: 2 }, batch: 16";
+const POLICED: &str = "rate: 1kpps, burst: 4, latency: 90ms, enforce: policer";
+
+#[test]
+fn a_pipeline_in_cooperative_turns_has_a_bound_of_whole_rounds() {
+    let mut ledger = Ledger::default();
+    let two = pipeline("a", &[XOR, XOR], COOPERATIVE, POLICED);
+    let bound_ns = |ledger: &Ledger, chain: &ServiceChain| {
+        let (plan, _) = plan_on_node(ledger, chain, &machine());
+        let bound = plan.bound.unwrap_or_else(|| panic!("{:?}", plan.no_bound));
+        let shares: u64 = bound.hops.iter().map(|hop| hop.share_ns).sum();
+        assert_eq!(shares + bound.latency_ns, bound.bound_ns, "{bound:?}");
+        bound.bound_ns
+    };
+    let (plan, booking) = plan_on_node(&ledger, &two, &machine());
+    assert_eq!((plan.refusal, plan.own_processes), (None, 1));
+    let why = plan.sharing.unwrap().why;
+    assert!(why.contains("empties its ring"), "{why}");
+    let alone_ns = bound_ns(&ledger, &two);
+
+    // Each stage and each other process has a turn in a round; a function that must be in the first
+    // process needs a round more.
+    let three_ns = bound_ns(&ledger, &pipeline("a", &[XOR; 3], COOPERATIVE, POLICED));
+    let returning = [XOR, XOR, NAT, XOR];
+    let returning = pipeline("a", &returning, COOPERATIVE, POLICED);
+    let last = [XOR, XOR, XOR, NAT];
+    let last = pipeline("a", &last, COOPERATIVE, POLICED);
+    let (last_ns, returning_ns) = (bound_ns(&ledger, &last), bound_ns(&ledger, &returning));
+    assert!(alone_ns < three_ns && three_ns < last_ns && last_ns < returning_ns);
+    let longer = "sharing: { policy: cooperative, reads: 4 }, batch: 16";
+    let longer_ns = bound_ns(&ledger, &pipeline("a", &[XOR, XOR], longer, POLICED));
+    assert!(alone_ns < longer_ns, "{alone_ns} {longer_ns}");
+
+    // A worker beside the pipeline waits for both of its processes, whether or not their traffic
+    // has a limit. Admission keeps its promise.
+    let beside = |name: &str, latency: &str| {
+        let sla = format!("  sla: {{ rate: 1kpps, burst: 4, latency: {latency} }}\n");
+        let worker = format!("  worker: {{ {COOPERATIVE} }}\n{sla}");
+        named(name, &[&pinned(XOR, Space::User)], &worker)
+    };
+    let worker_ns = bound_ns(&ledger, &beside("b", "90ms"));
+    let before = ledger.clone();
+    ledger.insert(booking);
+    let beside_ns = bound_ns(&ledger, &beside("b", "90ms"));
+    assert!(worker_ns < beside_ns, "{worker_ns} {beside_ns}");
+    let free = pipeline("a", &[XOR, XOR], COOPERATIVE, "latency: 90ms");
+    let mut freely = Ledger::default();
+    freely.insert(plan_on_node(&freely, &free, &machine()).1);
+    assert_eq!(bound_ns(&freely, &beside("b", "90ms")), beside_ns);
+    // Two pipelines of one worker.
+    let second = pipeline("c", &[XOR, XOR], COOPERATIVE, POLICED);
+    assert!(bound_ns(&ledger, &second) > alone_ns);
+    ledger.remove("a");
+    assert_eq!(ledger, before);
+
+    let tight = beside("b", &format!("{}us", worker_ns / 1000 + 1));
+    ledger.insert(plan_on_node(&ledger, &tight, &machine()).1);
+    let refusal = plan_on_node(&ledger, &two, &machine()).0.refusal;
+    let broken = "the promise to chain `b` would break";
+    assert!(refusal.is_some_and(|refusal| refusal.contains(broken)));
+}
+
+#[test]
+fn a_pipeline_without_a_bound_names_the_condition_and_the_remedy() {
+    let why = |functions: &[&str], worker: &str, sla: &str| {
+        let chain = pipeline("a", functions, worker, sla);
+        let (plan, _) = plan_on_node(&Ledger::default(), &chain, &machine());
+        plan.no_bound.unwrap_or_default()
+    };
+    let two = [XOR, XOR];
+    for (functions, worker, sla, expected) in [
+        (
+            &two[..],
+            "sharing: unis",
+            POLICED,
+            "`worker: { sharing: cooperative }`",
+        ),
+        (
+            &two,
+            "sharing: round-robin",
+            POLICED,
+            "`worker: { sharing: cooperative }`",
+        ),
+        (
+            &two,
+            "sharing: { policy: deadline, longestTurn: 200us }",
+            POLICED,
+            "`worker: { sharing: cooperative }`",
+        ),
+        (
+            &two,
+            "sharing: { policy: cooperative, reads: 24 }, batch: 64",
+            POLICED,
+            "write `ring: 2048` in `worker`, or `sharing: { policy: cooperative, reads: 15 }`",
+        ),
+        (
+            &two,
+            "sharing: { policy: cooperative, reads: 2 }, batch: 128",
+            POLICED,
+            "`batch: 64`",
+        ),
+        (
+            &[XOR, XOR, "kind: rlnc-encode"],
+            COOPERATIVE,
+            POLICED,
+            "`f2` holds or creates packets",
+        ),
+        (
+            &two,
+            "sharing: { policy: cooperative, reads: 2, mechanism: preempt }, batch: 16",
+            POLICED,
+            "remove `mechanism`",
+        ),
+        (
+            &two,
+            COOPERATIVE,
+            "rate: 1kpps, burst: 4, latency: 90ms",
+            "`sla: { enforce: policer }`",
+        ),
+    ] {
+        let why = why(functions, worker, sla);
+        assert!(why.contains(expected), "{worker}: {why}");
+    }
+    let long = "sharing: { policy: cooperative, reads: 24 }, batch: 64, ring: 2048";
+    assert_eq!(why(&two, long, POLICED), "");
+
+    let chain = pipeline("a", &two, COOPERATIVE, POLICED);
+    let site = Site {
+        queues: 2,
+        ..Site::planned(&chain, &machine())
+    };
+    let (plan, _) = plan_at(&Ledger::default(), &chain, &machine(), &site);
+    assert!(plan.no_bound.unwrap().contains("eth1 has 2 receive queues"));
+    let kernel = pinned(FORWARD, Space::Kernel);
+    let user = pinned(XOR, Space::User);
+    let more =
+        format!("  mapping: pipeline\n  worker: {{ {COOPERATIVE} }}\n  sla: {{ {POLICED} }}\n");
+    let between = chain_on_shared_ports("a", &[&user, &user, &kernel, &user], &more);
+    let (plan, _) = plan_on_node(&Ledger::default(), &between, &machine());
+    assert!(plan.no_bound.unwrap().contains("return from the kernel"));
 }

@@ -29,6 +29,8 @@ pub(crate) struct Core {
     end_ns: u64,
     running: Option<usize>,
     reads: u32,
+    /// The last lane of a read that has not ended, and how many reads it is.
+    open_read: Option<(usize, u32)>,
     alive: Vec<bool>,
     ring_states: Vec<RingState>,
     lane_states: Vec<LaneState>,
@@ -83,6 +85,7 @@ impl Core {
             rings,
             running: None,
             reads: 0,
+            open_read: None,
             alive: vec![true; tasks],
             ask_ns: if policy.is_some() { 0 } else { u64::MAX },
             policy,
@@ -150,6 +153,7 @@ impl Core {
             if self.asks(now_ns) || self.running.is_none_or(|task| self.uses_fed[task]) {
                 self.emit(now_ns, world);
             }
+            self.end_read(now_ns, world);
             let free_ns = self.ask_scheduler(now_ns, world);
             let next_ns = if free_ns > now_ns {
                 self.result.overhead_ns += free_ns - now_ns;
@@ -216,6 +220,7 @@ impl Core {
             free_ns = free_ns.saturating_add(self.setup.mechanism.switch_ns);
             self.result.switches += 1;
             self.reads = 0;
+            (self.open_read, self.next_lane) = (None, 0);
         }
         self.has_decided = free_ns > now_ns;
         free_ns
@@ -296,20 +301,34 @@ impl Core {
 
     /// The next lane of the task with packets. Lanes take turns.
     fn pick_lane(&mut self, task: usize, now_ns: u64, world: &World) -> Option<usize> {
-        let lanes = &self.setup.lanes;
-        let can_read = |index: &usize| {
-            let lane = &lanes[*index];
-            lane.task == task
-                && world.rings[lane.ingress].ready(now_ns) > 0
-                && !self.leaves(*index, world)
-        };
-        let mut lanes_on = self.next_lane..lanes.len();
+        let can_read = |lane: &usize| self.can_read(task, *lane, now_ns, world);
+        let mut lanes_on = self.next_lane..self.setup.lanes.len();
         let mut lanes_before = 0..self.next_lane;
         let found = lanes_on
             .find(can_read)
             .or_else(|| lanes_before.find(can_read))?;
         self.next_lane = found + 1;
         Some(found)
+    }
+
+    fn can_read(&self, task: usize, index: usize, now_ns: u64, world: &World) -> bool {
+        let lane = &self.setup.lanes[index];
+        lane.task == task
+            && world.rings[lane.ingress].ready(now_ns) > 0
+            && !self.leaves(index, world)
+    }
+
+    /// Ends the read of a task that has no packets in later lanes: a read takes a batch of each.
+    fn end_read(&mut self, now_ns: u64, world: &World) {
+        let Some((last, reads)) = self.open_read else {
+            return;
+        };
+        let task = self.setup.lanes[last].task;
+        let mut later = last + 1..self.setup.lanes.len();
+        if !later.any(|lane| self.can_read(task, lane, now_ns, world)) {
+            self.reads = self.reads.saturating_add(reads);
+            self.open_read = None;
+        }
     }
 
     /// Whether a task that asks the policy leaves the packets of a lane: the ring behind has no
@@ -340,7 +359,7 @@ impl Core {
             between_batches,
             ..
         } = self.setup.mechanism;
-        let joins_reads = self.joins_reads[lane];
+        let (index, joins_reads) = (lane, self.joins_reads[lane]);
         let lane = self.setup.lanes[lane];
         let reads = if joins_reads {
             self.full_reads(&lane, now_ns, world)
@@ -369,7 +388,7 @@ impl Core {
                 world.pass(run, lane.egress, end_ns);
             }
         }
-        self.reads = self.reads.saturating_add(reads);
+        self.open_read = Some((index, reads));
         self.result.busy_ns += end_ns - now_ns;
         // A task that polls pays for its whole slices.
         let sleeps = matches!(self.setup.scheduler, Scheduler::Fair { polls: false, .. });

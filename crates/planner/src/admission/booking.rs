@@ -9,6 +9,7 @@ use super::flow::{self, Growth, Work};
 use super::path::{self, Hold, HopWork, Resource, Route, ServerPath, Visit};
 use super::release;
 use super::site::{NS, Platform, Site};
+use super::stages::Stages;
 use crate::calculus::ArrivalCurve;
 use crate::costs::Costs;
 use crate::plan::Plan;
@@ -40,6 +41,12 @@ pub struct Booking {
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
     pub(super) port_turn: u16,
+    /// The turns of the stages of a pipeline.
+    #[serde(default)]
+    pub(super) stages: Stages,
+    /// Times that a packet comes back to the first process of a pipeline.
+    #[serde(default)]
+    pub(super) rounds: u32,
     /// The worker's work when a packet leaves the chain's shaper; `None` without a shaper.
     pub(super) at_departure: Option<Work>,
     /// Longest time from the policer to the shaper, fs, for which the shaper's queue has room.
@@ -90,6 +97,8 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         hops: path.hops,
         hold: path.hold,
         port_turn: path.port_turn,
+        stages: path.turns.stages,
+        rounds: path.turns.rounds,
         room_fs: path
             .at_departure
             .and_then(|_| release::room_fs(chain, plan)),
@@ -202,6 +211,7 @@ impl Booking {
             resources: resources.collect(),
             hold: self.hold,
             port_turn: self.port_turn,
+            rounds: self.rounds,
             is_shaped: self.at_departure.is_some(),
         }
     }

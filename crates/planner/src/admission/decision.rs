@@ -279,11 +279,9 @@ fn divide_bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
         let here_fs = served.delay_fs.saturating_sub(served.latency_fs);
         let longest = booking.visits[hop.visit].growth.longest;
         let work_ns = |work: &Work| work.frame_fs(longest) / NS;
-        let of_server = part(
-            here_fs,
-            work_ns(&hop.work),
-            work_ns(&booking.visits[hop.visit].work),
-        );
+        // The rounds of a pipeline are latency.
+        let own_ns = if hop.in_rounds { 0 } else { work_ns(&hop.work) };
+        let of_server = part(here_fs, own_ns, work_ns(&booking.visits[hop.visit].work));
         HopShare {
             name: hop.name.clone(),
             cost_ns: ns_up(hop.work.frame_fs(longest)),

@@ -251,7 +251,7 @@ impl<'a> Evaluator<'a> {
                 in_order_fs.ok_or_else(|| self.error_at(server, Unbounded::Overload))?;
             let batch_stay = self.batch_stay(server)?;
             let delay_fs = batch_stay.map_or(in_order_fs, |(stay_fs, _)| in_order_fs.min(stay_fs));
-            self.check_rings(server, delay_fs)?;
+            self.check_rings(server, delay_fs - order.rounds_fs())?;
             Ok(delay_fs)
         };
         self.get_or_compute(server, |cache| &mut cache.delay_fs, compute)
@@ -385,6 +385,18 @@ pub(super) fn longest_delay(total: &Total, order: Order) -> Option<u128> {
     match order {
         Order::Fcfs(service) => delay(&total.curve, &service),
         Order::Any(service) | Order::Shared(service) => longest_busy_period(total, &service),
+        Order::InRounds {
+            service,
+            is_fcfs,
+            rounds_fs,
+        } => {
+            let first_fs = if is_fcfs {
+                delay(&total.curve, &service)
+            } else {
+                longest_busy_period(total, &service)
+            };
+            first_fs?.checked_add(rounds_fs)
+        }
         Order::Deadline { stay_fs, .. } => Some(stay_fs),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::booking::Booking;
 use super::path::Route;
+use super::stages::Stages;
 use crate::calculus::ArrivalCurve;
 
 /// Chains with the same path.
@@ -47,6 +48,8 @@ pub(super) struct GroupSums {
     pub(super) packets_fs: Vec<u128>,
     /// Whether packets return to each server.
     pub(super) returns: Vec<bool>,
+    /// The turns of the chains' stages.
+    pub(super) stages: Stages,
     /// The least delay in a contract, ns.
     pub(super) least_budget_ns: Option<u64>,
     /// A chain whose traffic nothing limits.
@@ -96,6 +99,7 @@ impl GroupSums {
     fn add(&mut self, booking: &Booking) -> bool {
         let budgets = self.least_budget_ns.into_iter().chain(booking.budget_ns);
         self.least_budget_ns = budgets.min();
+        self.stages = self.stages.plus(booking.stages);
         let servers = booking.visits.len();
         self.curves.resize(servers, ArrivalCurve::default());
         self.packets_fs.resize(servers, 0);
@@ -184,6 +188,7 @@ impl Group {
     pub(super) fn subtract(&mut self, booking: &Booking) {
         self.chains -= 1;
         let chain = &booking.chain;
+        self.sums.stages = self.sums.stages.minus(booking.stages);
         if !self.unpoliced.remove(chain) {
             let is_done = self.sums.subtract(booking);
             debug_assert!(is_done, "the sums include the booking");

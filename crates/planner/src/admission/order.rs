@@ -18,6 +18,15 @@ pub(super) enum Order {
     Any(RateLatency),
     /// Unknown, and the core runs several processes, none of which polls.
     Shared(RateLatency),
+    /// In a pipeline's first process, then for whole rounds in the turns of its core.
+    InRounds {
+        /// The service of the first process for arrivals.
+        service: RateLatency,
+        /// Whether the first process is first come, first served.
+        is_fcfs: bool,
+        /// Longest time behind the first turn, fs.
+        rounds_fs: u128,
+    },
     /// By deadline, in turns with other workers of the core.
     Deadline {
         /// What departures of shapers leave of the core.
@@ -36,7 +45,16 @@ impl Order {
             Self::Fcfs(service)
             | Self::Any(service)
             | Self::Shared(service)
+            | Self::InRounds { service, .. }
             | Self::Deadline { service, .. } => *service,
+        }
+    }
+
+    /// Returns the longest time behind the first turn, fs.
+    pub(super) fn rounds_fs(&self) -> u128 {
+        match self {
+            Self::InRounds { rounds_fs, .. } => *rounds_fs,
+            _ => 0,
         }
     }
 }
@@ -118,7 +136,7 @@ impl Evaluator<'_> {
         };
         let whole_core = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|worker| **worker != server);
-        if workers.len() <= 1 {
+        if workers.len() <= 1 && !self.has_stages(&workers)? {
             return Ok((order_of(whole_core)?, whole_core));
         }
         if let Some(WorkerTurn::Deadline { .. }) = turn.as_deref() {
@@ -129,7 +147,8 @@ impl Evaluator<'_> {
             let service = self.leftover_of_turns(server, &workers, stall_fs)?;
             let latency_fs = service.latency_fs.saturating_add(*wake_up_fs);
             let service = RateLatency::new(service.rate, latency_fs);
-            return Ok((order_of(service)?, service));
+            let first = order_of(service)?;
+            return Ok((self.order_in_rounds(server, &workers, first)?, service));
         }
         let mut wake_ups_fs = *wake_up_fs;
         let mut others_poll = false;

@@ -1,10 +1,11 @@
 //! The servers on a chain's path, and the cost of a packet at each.
 
-use myelin_spec::{Effect, Hook, Idle, Mapping, ServiceChain, Space};
+use myelin_spec::{Effect, Idle, Mapping, ServiceChain, Space};
 use serde::{Deserialize, Serialize};
 
 use super::flow::{Growth, Work};
-use super::site::{NS, Site, pause_fs, wake_up_fs};
+use super::site::{NS, Site, pause_fs, port_turn, wake_up_fs, worst_case_work};
+use super::stages::{StageTurns, packets_of_turn};
 use super::turns::WorkerTurn;
 use super::unbounded::why_unbounded;
 use crate::calculus::SECOND;
@@ -77,6 +78,8 @@ pub(super) struct Route {
     pub(super) is_shaped: bool,
     /// Most packets that the port processes before it forwards the first of them.
     pub(super) port_turn: u16,
+    /// Times that a packet comes back to the first process of a pipeline.
+    pub(super) rounds: u32,
 }
 
 /// Hold times of a chain's functions in the worker.
@@ -129,6 +132,9 @@ pub(super) struct HopWork {
     /// Index of the visit that the step belongs to.
     pub(super) visit: usize,
     pub(super) work: Work,
+    /// Whether the step is in the rounds of a pipeline behind the first turn.
+    #[serde(default)]
+    pub(super) in_rounds: bool,
 }
 
 /// The path of a chain.
@@ -141,6 +147,8 @@ pub(super) struct ServerPath {
     pub(super) at_departure: Option<Work>,
     /// Most packets that the port processes before it forwards the first of them.
     pub(super) port_turn: u16,
+    /// The turns of a pipeline behind the first one.
+    pub(super) turns: StageTurns,
 }
 
 /// Returns the path of a planned chain, or the reason why the chain has no bound.
@@ -150,7 +158,7 @@ pub(super) fn server_path(
     costs: &Costs,
     site: &Site,
 ) -> Result<ServerPath, String> {
-    if let Some(why) = why_unbounded(chain, plan) {
+    if let Some(why) = why_unbounded(chain, plan, site) {
         return Err(why);
     }
     let mut builder = Builder::new(chain, plan, costs, site);
@@ -158,12 +166,6 @@ pub(super) fn server_path(
     Ok(builder.finish())
 }
 
-/// Most packets of one turn of receive work (Linux, `NAPI_POLL_WEIGHT`). XDP forwards redirected
-/// packets at the end of a turn, or in groups of 16.
-const RECEIVE_TURN: u16 = 64;
-/// Most packets that a port passes to the stack, and so to tcx, at once when it merges segments
-/// (Linux, `net.core.gro_normal_batch`).
-const RECEIVE_LIST: u16 = 8;
 /// The longest frame in a worker's UMEM, bytes.
 const FRAME: u128 = 4096;
 /// The shortest period of a function's timer, ns; a worker without packets checks its timers more
@@ -256,12 +258,13 @@ impl<'a> Builder<'a> {
             if hop.space == Space::Kernel {
                 self.add_departure_work(work);
             }
-            self.add_step(&hop.name, work);
+            let is_stage = plan.mapping == Mapping::Pipeline && hop.process > Some(0);
+            self.add_step_of_process(&hop.name, is_stage, work);
             self.add_effect(&effect);
         }
         self.add_departure_work(self.single_packet_step_work(&plan.egress));
         self.add_departure_work(WorkerTurn::of_departure(chain, plan, self.costs));
-        self.add_step("egress", self.work_of(&plan.egress));
+        self.add_step_of_process("egress", false, self.work_of(&plan.egress));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
             self.add_link(bps);
         }
@@ -344,6 +347,31 @@ impl<'a> Builder<'a> {
             name: name.to_owned(),
             visit: self.current,
             work,
+            in_rounds: false,
+        });
+    }
+
+    /// Adds a step of a stage, or of the first process, to which packets come back from stages.
+    fn add_step_of_process(&mut self, name: &str, is_stage: bool, work: Work) {
+        let is_first_turn = self.path.turns.stages.processes == 0;
+        if is_first_turn && !is_stage {
+            return self.add_step(name, work);
+        }
+        // A ring costs its sender, too.
+        let send = self.worst_case(self.costs.steps.ring);
+        if is_first_turn {
+            let first = &mut self.path.visits[self.current];
+            first.work = first.work.plus(send);
+        }
+        let work = work.plus(send);
+        let packet_fs = work.frame_fs(self.growth.longest);
+        let turn_fs = packet_fs.saturating_mul(packets_of_turn(self.chain));
+        self.path.turns.add(is_stage, turn_fs);
+        self.path.hops.push(HopWork {
+            name: name.to_owned(),
+            visit: self.current,
+            work,
+            in_rounds: true,
         });
     }
 
@@ -466,33 +494,5 @@ impl<'a> Builder<'a> {
             *wake_up_fs = wake_up_fs.saturating_mul(u128::from(self.user_segments));
         }
         self.path
-    }
-}
-
-/// Returns the most packets of one turn. An entry link is a port too, and a wire to another node,
-/// and in mapping `distributed` each function's link. The turns of all ports alternate.
-fn port_turn(plan: &Plan) -> u16 {
-    let links = match plan.mapping {
-        Mapping::Distributed => plan.hops.len() as u16,
-        _ => 0,
-    };
-    let turn = match plan.hook {
-        Hook::Tcx => RECEIVE_LIST,
-        Hook::Xdp | Hook::Auto => RECEIVE_TURN,
-    };
-    let part = plan.part.as_ref();
-    let wires = part.map_or(0, |part| {
-        u16::from(part.from_mtu.is_some()) + u16::from(part.to_mtu.is_some())
-    });
-    turn.saturating_mul(links.saturating_add(1 + wires + u16::from(plan.entry_link)))
-}
-
-/// Multiplies a mean cost by the worst-case factor.
-pub(crate) fn worst_case_work(costs: &Costs, cost: Cost) -> Work {
-    // Times of seconds in fs are below 2^53, so f64 is exact; rounded up.
-    let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;
-    Work {
-        packet_fs: fs(cost.per_packet_ns),
-        byte_fs: fs(cost.per_byte_ns),
     }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use myelin_spec::ServiceChain;
+use myelin_spec::{Hook, Mapping, ServiceChain};
 
-use super::path::{Resource, worst_case_work};
+use super::flow::Work;
+use super::path::Resource;
 use crate::calculus::SECOND;
-use crate::costs::Costs;
+use crate::costs::{Cost, Costs};
 use crate::frame::{self, LONGEST};
 use crate::machine::Machine;
-use crate::plan::first_of_pair;
+use crate::plan::{Plan, first_of_pair};
 
 /// Femtoseconds of a nanosecond.
 pub(crate) const NS: u128 = SECOND / 1_000_000_000;
@@ -116,4 +117,38 @@ pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
 /// Returns the longest time in which the agent's group may not run, fs.
 pub(super) fn pause_fs(costs: &Costs) -> u128 {
     u128::from(costs.pause_ns) * NS
+}
+
+/// Most packets of one turn of receive work (Linux, `NAPI_POLL_WEIGHT`). XDP forwards redirected
+/// packets at the end of a turn, or in groups of 16.
+const RECEIVE_TURN: u16 = 64;
+/// Most packets that a port passes to the stack, and so to tcx, at once when it merges segments
+/// (Linux, `net.core.gro_normal_batch`).
+const RECEIVE_LIST: u16 = 8;
+/// Returns the most packets of one turn. An entry link is a port too, and a wire to another node,
+/// and in mapping `distributed` each function's link. The turns of all ports alternate.
+pub(super) fn port_turn(plan: &Plan) -> u16 {
+    let links = match plan.mapping {
+        Mapping::Distributed => plan.hops.len() as u16,
+        _ => 0,
+    };
+    let turn = match plan.hook {
+        Hook::Tcx => RECEIVE_LIST,
+        Hook::Xdp | Hook::Auto => RECEIVE_TURN,
+    };
+    let part = plan.part.as_ref();
+    let wires = part.map_or(0, |part| {
+        u16::from(part.from_mtu.is_some()) + u16::from(part.to_mtu.is_some())
+    });
+    turn.saturating_mul(links.saturating_add(1 + wires + u16::from(plan.entry_link)))
+}
+
+/// Multiplies a mean cost by the worst-case factor.
+pub(crate) fn worst_case_work(costs: &Costs, cost: Cost) -> Work {
+    // Times of seconds in fs are below 2^53, so f64 is exact; rounded up.
+    let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;
+    Work {
+        packet_fs: fs(cost.per_packet_ns),
+        byte_fs: fs(cost.per_byte_ns),
+    }
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::evaluate::{Evaluator, Unbounded};
 use super::flow::Work;
-use super::path::{Resource, worst_case_work};
-use super::site::{NS, wake_up_fs};
-use crate::calculus::{RateLatency, Turn, cooperative, round_robin};
+use super::path::Resource;
+use super::site::{NS, wake_up_fs, worst_case_work};
+use crate::calculus::{RateLatency, Turn, round_robin};
 use crate::costs::{Costs, InBurst};
 use crate::plan::Plan;
 
@@ -97,10 +97,6 @@ impl Evaluator<'_> {
     ) -> Result<RateLatency, Unbounded> {
         let service = RateLatency::core(stall_fs);
         let not_computable = || self.error_at(server, Unbounded::NotComputable);
-        let mut others = Vec::new();
-        for other in workers.iter().filter(|worker| **worker != server) {
-            others.push(self.longest_turn(*other)?);
-        }
         let own = match self.resource(server)? {
             Resource::Worker {
                 batch,
@@ -114,7 +110,7 @@ impl Evaluator<'_> {
                 WorkerTurn::Reads {
                     reads,
                     least_packet_fs,
-                    switch_fs,
+                    ..
                 },
                 batch,
             ) => {
@@ -123,7 +119,9 @@ impl Evaluator<'_> {
                     packets: batch.into(),
                     packet_fs: least_packet_fs,
                 };
-                cooperative(&service, &own, &others, switch_fs)
+                let round = self.round(server, workers)?;
+                own.time_fs()
+                    .and_then(|least_fs| round.leftover(&service, least_fs))
             }
             (
                 WorkerTurn::Slice {
@@ -132,12 +130,16 @@ impl Evaluator<'_> {
                 },
                 _,
             ) => {
-                let slices_fs = others.iter().try_fold(switch_fs, |sum_fs, turn| {
-                    // A turn ends with its read.
-                    let last_fs = u128::from(turn.packets).checked_mul(turn.packet_fs)?;
-                    let turn_fs = slice_fs.checked_add(last_fs)?.checked_add(switch_fs)?;
-                    turn_fs.checked_add(sum_fs)
-                });
+                let mut slices_fs = Some(switch_fs);
+                for other in workers.iter().filter(|worker| **worker != server) {
+                    let read_fs = self.longest_turn(*other)?.time_fs();
+                    let turn_fs = |sum_fs: u128| {
+                        // A turn ends with its read.
+                        let turn_fs = slice_fs.checked_add(read_fs?)?.checked_add(switch_fs)?;
+                        turn_fs.checked_add(sum_fs)
+                    };
+                    slices_fs = slices_fs.and_then(turn_fs);
+                }
                 // The slice begins before the switch.
                 let quantum_fs = slice_fs.saturating_sub(switch_fs);
                 slices_fs.and_then(|others_fs| round_robin(&service, quantum_fs, others_fs))
@@ -148,7 +150,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns the longest turn of a worker. Each read costs at most as much as a full batch.
-    fn longest_turn(&self, worker: usize) -> Result<Turn, Unbounded> {
+    pub(super) fn longest_turn(&self, worker: usize) -> Result<Turn, Unbounded> {
         let resource = self.resource(worker)?;
         let Resource::Worker {
             batch,
@@ -194,7 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::calculus::{ArrivalCurve, LeakyBucket, SECOND, delay, mul_div_up};
+    use crate::calculus::{ArrivalCurve, LeakyBucket, Round, SECOND, delay, mul_div_up};
 
     /// Femtoseconds of a microsecond.
     const US: u128 = SECOND / 1_000_000;
@@ -248,11 +250,14 @@ mod tests {
                 arrivals_us.push(at);
             }
             let own = Turn { batches: reads.into(), packets: batch as u64, packet_fs: packet_us * US };
-            let others: Vec<_> = turns
-                .iter()
-                .map(|us| Turn { batches: 1, packets: 1, packet_fs: us * US })
-                .collect();
-            let service = cooperative(&RateLatency::core(0), &own, &others, switch_us * US).unwrap();
+            let own_fs = own.time_fs().unwrap();
+            let round = Round {
+                arrivals_fs: own_fs,
+                others_fs: turns.iter().sum::<u128>() * US,
+                switches_fs: (turns.len() as u128 + 1) * switch_us * US,
+                interleaved_fs: 0,
+            };
+            let service = round.leftover(&RateLatency::core(0), own_fs).unwrap();
             let cost_fs = packet_us * US;
             let rate = (cost_fs * SECOND).div_ceil(period * US);
             prop_assume!(rate <= service.rate);

@@ -1,11 +1,13 @@
 //! The chains without a worst-case bound.
 
-use myelin_spec::{Mapping, ServiceChain, SharingPolicy};
+use myelin_spec::{Mapping, ServiceChain, SharingMechanism, SharingPolicy};
 
+use super::site::Site;
+use super::stages::why_no_rounds;
 use crate::plan::Plan;
 
 /// Returns the reason why a planned chain has no bound, whatever its traffic.
-pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan) -> Option<String> {
+pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan, site: &Site) -> Option<String> {
     if let Some(hop) = plan.black_boxes().next() {
         return Some(format!(
             "the delay in `{}` is unknown (black box)",
@@ -21,24 +23,28 @@ pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan) -> Option<String>
             function.name
         ));
     }
-    if plan.mapping == Mapping::Pipeline && plan.own_processes > 0 {
-        return Some(
-            "in mapping `pipeline` packets return to the first core; `mapping: compact` has a bound".to_owned(),
-        );
+    if let Some(why) = why_no_rounds(chain, plan, site) {
+        return Some(why);
     }
     let (worker, sharing) = (plan.worker.as_ref()?, plan.sharing.as_ref()?);
+    if sharing.mechanism != SharingMechanism::Auto {
+        return Some(format!(
+            "a preemptor (mechanism `{}`) ends the turns of the workers of core {} at any time; workers that hand the              core over have a bound: remove `mechanism`",
+            sharing.mechanism, worker.core
+        ));
+    }
     let has_longest_turn = match sharing.policy {
         SharingPolicy::Cooperative | SharingPolicy::RoundRobin => true,
         SharingPolicy::Deadline => chain.worker.sharing.longest_turn_ns.is_some(),
         _ => false,
     };
-    if has_longest_turn && plan.mapping == Mapping::Compact {
+    if has_longest_turn && plan.mapping != Mapping::Distributed {
         return None;
     }
-    let other = if plan.mapping == Mapping::Compact {
-        "`sharing: cooperative`, `round-robin`, `os`, and `{ policy: deadline, longestTurn: 200us }` have one"
-    } else {
+    let other = if plan.mapping == Mapping::Distributed {
         "`mapping: compact` has one with `sharing: cooperative`"
+    } else {
+        "`sharing: cooperative`, `round-robin`, `os`, and `{ policy: deadline, longestTurn: 200us }` have one"
     };
     Some(format!(
         "the workers of core {} take turns by `sharing: {}`, for which there is no bound; {other}",

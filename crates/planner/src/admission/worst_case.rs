@@ -72,7 +72,10 @@ impl Evaluator<'_> {
             let in_order_fs = longest_delay(&total, order).ok_or_else(overload)?;
             let (stays_fs, latency_fs) = match self.batch_stay(*server)? {
                 Some((stay_fs, latency_fs)) if stay_fs < in_order_fs => (stay_fs, latency_fs),
-                _ => (in_order_fs, service.latency_fs),
+                _ => {
+                    let latency_fs = service.latency_fs.saturating_add(order.rounds_fs());
+                    (in_order_fs, latency_fs)
+                }
             };
             let delay_fs = stays_fs
                 .checked_mul(route.passages(resource))

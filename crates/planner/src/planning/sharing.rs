@@ -200,7 +200,10 @@ fn longest_turn(plan: &Plan, chain: &ServiceChain) -> (Option<u64>, String) {
         SharingPolicy::Os => (None, String::new()),
         SharingPolicy::Cooperative => {
             let (reads, batch) = (u64::from(spec.reads), u64::from(chain.worker.batch));
-            let why = format!("{reads} batches of up to {batch} packets");
+            let mut why = format!("{reads} batches of up to {batch} packets");
+            if plan.own_processes > 0 && (reads + 1) * batch <= u64::from(chain.worker.ring) {
+                why += ", fewer than a ring holds; so each process empties its ring in its turn";
+            }
             (turn_ns(reads * batch), why)
         }
         SharingPolicy::RoundRobin => (Some(spec.slice_ns), "the slice".to_owned()),

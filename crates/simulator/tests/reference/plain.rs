@@ -82,6 +82,7 @@ pub(super) struct Core {
     next_ns: u64,
     running: Option<usize>,
     reads: u32,
+    open_read: Option<usize>,
     ask_ns: u64,
     must_ask: bool,
     has_asked_empty: bool,
@@ -213,6 +214,7 @@ impl Plain {
             free_ns += core.setup.mechanism.switch_ns;
             core.result.switches += 1;
             core.reads = 0;
+            (core.open_read, core.next_lane) = (None, 0);
         }
         core.has_decided = free_ns > now_ns;
         free_ns
@@ -277,6 +279,17 @@ impl Plain {
         let rings = core.rings.clone();
         self.emit(&rings, now_ns);
         core.waits = false;
+        // A read takes a batch of each lane.
+        let is_later = |last: usize, index: usize| {
+            index > last && core.setup.lanes[index].task == core.setup.lanes[last].task
+        };
+        if let Some(last) = core.open_read
+            && !(0..core.setup.lanes.len())
+                .any(|index| is_later(last, index) && self.can_read(core, index, now_ns))
+        {
+            core.reads += 1;
+            core.open_read = None;
+        }
         let free_ns = self.ask_kernel(core, now_ns);
         if free_ns > now_ns {
             core.result.overhead_ns += free_ns - now_ns;
@@ -286,18 +299,22 @@ impl Plain {
         let lanes = core.setup.lanes.len();
         let lane = (0..lanes).map(|step| (core.next_lane + step) % lanes);
         let lane = lane.into_iter().find(|index| {
-            let lane = &core.setup.lanes[*index];
-            core.running == Some(lane.task)
-                && self.rings[lane.ingress].ready(now_ns) > 0
-                && !self.leaves(core, *index)
+            core.running == Some(core.setup.lanes[*index].task)
+                && self.can_read(core, *index, now_ns)
         });
         let Some(lane) = lane else {
             self.wait(core, now_ns);
             return Vec::new();
         };
         core.next_lane = lane + 1;
+        core.open_read = Some(lane);
         let lane = core.setup.lanes[lane];
         self.read(core, &lane, now_ns)
+    }
+
+    fn can_read(&self, core: &Core, index: usize, now_ns: u64) -> bool {
+        let ring = core.setup.lanes[index].ingress;
+        self.rings[ring].ready(now_ns) > 0 && !self.leaves(core, index)
     }
 
     /// Whether a task that hands over leaves the packets of a lane.
@@ -343,7 +360,6 @@ impl Plain {
             let sojourn_ps = end_ns * 1000 - packet.stamp_ps;
             result.sojourn.record(sojourn_ps / 1000);
         }
-        core.reads += 1;
         core.result.busy_ns += end_ns - now_ns;
         let polls = matches!(core.setup.scheduler, Scheduler::Fair { polls: true, .. });
         if is_fair
@@ -442,6 +458,7 @@ impl Core {
             next_ns: 0,
             running: None,
             reads: 0,
+            open_read: None,
             ask_ns: 0,
             must_ask: true,
             has_asked_empty: false,
