@@ -59,7 +59,7 @@ fn the_schema_is_valid_and_has_every_endpoint() {
     }
     validate::assert_known_keywords(&schema, &schema["error"]);
     let endpoints = schema["endpoints"].as_array().unwrap();
-    assert_eq!(endpoints.len(), 31);
+    assert_eq!(endpoints.len(), 32);
     for endpoint in endpoints {
         for key in ["request", "answer", "lines", "input"] {
             if let Some(part) = endpoint.get(key) {

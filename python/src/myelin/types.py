@@ -1185,6 +1185,25 @@ class NodeAgentStatus(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class NodeEvent(Record):
+    """An event of a node of a topology."""
+    chain: Optional[str] = None
+    """The chain over nodes that was brought up again."""
+    kind: NodeEventKind
+    """The kind of the event."""
+    node: str
+    """The node."""
+    serial: int
+    """Serial number over all nodes of the agent's topologies."""
+    text: str
+    """The event in words."""
+    time: str
+    """The time, RFC 3339."""
+    topology: str
+    """The topology."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class OriginKind(Record):
     """Built in: [`StepCosts::default`] and the catalogue."""
     kind: Literal["default"]
@@ -1912,10 +1931,35 @@ class SpanEnd(Record):
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
-class SpanPart(Record):
-    """A part of a chain over nodes. All figures are those of its node: times of different nodes are
-    not compared.
+class SpanLoss(Record):
+    """The loss of a whole chain over nodes, judged once a second."""
+    agreed_percent: float
+    """Share of conforming packets that may be lost, percent."""
+    conformed: int
+    """Conforming packets that arrived at the first node."""
+    judged_s: int
+    """Seconds with traffic to judge."""
+    loss_percent: Optional[float] = None
+    """Lost packets since the chain came up, as a share of the conforming packets at the first node,
+    percent; absent if no conforming packet arrived.
     """
+    lost_in_parts: int
+    """Packets that the parts lost."""
+    lost_on_links: int
+    """Packets that the links between the nodes lost."""
+    second_percent: Optional[float] = None
+    """The same of the last second."""
+    state: SlaState
+    """The verdict."""
+    violated_now: bool
+    """Whether the last second violated the contract."""
+    violated_s: int
+    """Seconds that violated the contract."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SpanPart(Record):
+    """A part of a chain over nodes. All figures are those of its node."""
     bound_ns: Optional[int] = None
     """The worst-case delay of the part, ns."""
     drops: int
@@ -1933,15 +1977,32 @@ class SpanPart(Record):
     policed: int
     """Packets above the profile, which the policer dropped."""
     sla: Optional[SlaStatus] = None
-    """The part's share of the contract, and the measured figures. With a sojourn from where packets
-    entered the whole chain, the latency includes the shares of earlier parts and links.
+    """The part's share of the contract, and the measured figures. Its loss is that of the part
+    alone. Its latency includes the shares of earlier parts and links from `sojourn_from` on.
     """
     sojourn: Optional[SojournStatus] = None
-    """The sojourn: from where packets entered the whole chain if they carry their time, else in the
-    part.
+    """The sojourn, from where packets entered the part `sojourn_from`."""
+    sojourn_from: int
+    """The number of the part, from 0, where the sojourn begins: the first one if packets carry their
+    time from there and all nodes have one clock, else a later one.
     """
     state: Optional[ChainState] = None
     """The state; absent if the node has lost the part."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False, match_args=False)
+class SpanSojourn(Record):
+    """The sojourn of a whole chain over nodes."""
+    links_ns: int
+    """The longest planned delay of the links that the figures do not include, ns: those between
+    nodes of different clocks.
+    """
+    p50_us: float
+    """Median, us; of an added sojourn the sum of medians."""
+    p99_us: float
+    """99th percentile, us; of an added sojourn the sum of 99th percentiles."""
+    source: SojournSource
+    """How it is known."""
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
@@ -1965,6 +2026,8 @@ class SpanStatus(Record):
     """The latency of the contract, ns."""
     links_ns: int
     """The longest delay of the links between the parts, ns."""
+    loss: Optional[SpanLoss] = None
+    """The loss of the whole; absent without `sla.loss`."""
     owner: str
     """The chain's owner."""
     packets_in: int
@@ -1977,6 +2040,10 @@ class SpanStatus(Record):
     """The service path identifier of the whole."""
     restored: Optional[str] = None
     """Why the chain was last brought up again, after a node had lost its part."""
+    reverse: Optional[str] = None
+    """The chain of the other direction (`spec.reverse`)."""
+    sojourn: Optional[SpanSojourn] = None
+    """The sojourn of the whole, since its parts came up; absent if no packet left a part."""
     state: ChainState
     """`active` if all parts are active, else the state of the first part that is not; `failed` if a
     node has lost its part.
@@ -2317,6 +2384,7 @@ LinkEmulation = Literal["delay-line", "netem"]
 Mapping = Literal["auto", "compact", "pipeline", "distributed"]
 Matching = Literal["by_id", "by_order"]
 Mode = Literal["inline", "spin", "blocking"]
+NodeEventKind = Literal["silent", "ended", "back", "restored", "failed"]
 OnFailure = Literal["pass", "drop"]
 Origin = Union[OriginKind, OriginDate]
 PortDriver = Literal["kernel", "dpdk"]
@@ -2326,5 +2394,6 @@ SharingPolicy = Literal["os", "cooperative", "round-robin", "load-based", "unis"
 SlaCause = Literal["overload", "steal", "neighbour", "sharing", "function", "link", "failure", "core", "unknown"]
 SlaState = Literal["no_contract", "kept", "violated"]
 SlaTerm = Literal["core", "latency", "loss"]
+SojournSource = Literal["measured", "added"]
 Space = Literal["kernel", "user"]
 Stop = Literal["deadline", "cancelled", "no_answer"]
