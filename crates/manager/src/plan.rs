@@ -94,16 +94,13 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
                 let earlier = budgets[..number].iter().copied().chain(links);
                 earlier.fold(0, u64::saturating_add)
             }),
-            whole: Some(part_name(&chain.name, request.generation, 0)),
+            whole: Some(part_name(&chain.name, request.generation, (0, 0))),
             from: from.transpose()?,
             to: to.transpose()?,
             split: Vec::new(),
         };
         let object = PartObject {
-            name: match request.replica {
-                0 => part_name(&chain.name, request.generation, number),
-                replica => branch_part_name(&chain.name, request.generation, (replica, number)),
-            },
+            name: part_name(&chain.name, request.generation, (request.replica, number)),
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
@@ -177,21 +174,12 @@ fn share_budget(
 
 /// Names a part. The first part keeps its name, because it changes live; the others are new in each
 /// generation.
-fn part_name(chain: &str, generation: u16, number: usize) -> String {
-    with_end(
-        chain,
-        match number {
-            0 => "-p0".to_owned(),
-            _ => format!("-g{generation}p{number}"),
-        },
-    )
-}
-
-fn branch_part_name(chain: &str, generation: u16, (replica, number): (usize, usize)) -> String {
-    with_end(chain, format!("-g{generation}r{replica}p{number}"))
-}
-
-fn with_end(chain: &str, end: String) -> String {
+fn part_name(chain: &str, generation: u16, (replica, number): (usize, usize)) -> String {
+    let end = match (replica, number) {
+        (0, 0) => "-p0".to_owned(),
+        (0, _) => format!("-g{generation}p{number}"),
+        _ => format!("-g{generation}r{replica}p{number}"),
+    };
     if chain.len() + end.len() <= MAX_NAME {
         return format!("{chain}{end}");
     }

@@ -17,7 +17,7 @@ use crate::common::{self, Myelin, skip_unless_root, wait_for};
 const CLIENT: &str = "10.0.0.1";
 const SERVER: &str = "10.0.0.2";
 
-/// A node between both hosts, `nodes` further nodes, each behind it, and a chain to the server whose
+/// A node between both hosts, `nodes` further nodes, each behind it, and a chain to the server. Its
 /// middle function has replicas.
 fn star(nodes: usize, replicas: usize) -> String {
     let further: Vec<usize> = (2..2 + nodes).collect();

@@ -1,5 +1,5 @@
-//! Checks chains over nodes of a topology: `placement`, and `node`, `antiAffinity` and `replicas` of
-//! functions.
+//! Checks chains over nodes of a topology: `placement`, and `node`, `antiAffinity` and `replicas`
+//! of functions.
 
 use std::collections::HashMap;
 
