@@ -21,7 +21,8 @@ const SERVER: &str = "10.0.0.2";
 /// middle function has replicas.
 fn star(nodes: usize, replicas: usize) -> String {
     let further: Vec<usize> = (2..2 + nodes).collect();
-    let names: String = further.iter().map(|node| format!(", n{node}")).collect();
+    let names = further.iter().map(|node| format!(", n{node}"));
+    let names = names.collect::<Vec<_>>().concat();
     let links = further
         .iter()
         .map(|node| format!("    - {{ ends: [ n1, n{node} ] }}\n"));
@@ -312,6 +313,26 @@ fn replicas_that_the_nodes_cannot_hold_are_refused() {
         "{plan}"
     );
     assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn the_example_shares_its_flows() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = common::repository_root().join("examples/replicas.yaml");
+    let file = file.to_str().unwrap();
+    myelin.run_ok(&["up", file]);
+    let send = "for flow in 1 2 3 4 5 6 7 8; do echo hello > /dev/udp/10.0.0.2/9000; done";
+    wait_for("packets of flows in both replicas", || {
+        myelin.run_ok(&["exec", "h1", "--", "bash", "-c", send]);
+        let shared = replicas(&myelin.run_json(&["ps", "shared", "--json"]));
+        shared.len() == 2 && shared.iter().all(|(_, packets)| *packets > 0)
+    });
+    myelin.run_ok(&["down", file]);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
