@@ -336,3 +336,34 @@ fn the_example_shares_its_flows() {
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
+
+/// Each replica is booked with the whole rate. The bound is that of the slowest path.
+#[test]
+fn each_replica_keeps_the_whole_contract() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let sla = "  sla: { rate: 1kpps, burst: 4, latency: 200ms }\n  ports:";
+    up(&myelin, &star(2, 2).replace("  ports:", sla));
+    let whole = status(&myelin, "over");
+    let parts = whole["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 5, "{whole}");
+    let bound = |part: &Value| part["bound_ns"].as_u64().unwrap();
+    // The monitor of a part begins a moment later.
+    wait_for("the whole rate in the contract of each part", || {
+        let whole = status(&myelin, "over");
+        let mut parts = whole["parts"].as_array().unwrap().iter();
+        parts.all(|part| part["sla"]["contract"]["rate_pps"].as_f64() == Some(1000.0))
+    });
+    let path = |node: &str| -> u64 {
+        let own = parts.iter().filter(|part| part["replica"] == node);
+        own.map(bound).sum()
+    };
+    let links = whole["links_ns"].as_u64().unwrap();
+    let slowest = path("n2").max(path("n3"));
+    assert_eq!(bound(&whole), bound(&parts[0]) + slowest + links, "{whole}");
+    assert!(bound(&whole) <= 200_000_000);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
