@@ -205,9 +205,9 @@ impl Plane {
         WireExit::new(&self.shared, config)
     }
 
-    /// Creates the program at the far end of an exit link (name and index) that sends each flow into
-    /// one of other exit links. `targets` has the name of each target, which decides its flows, and
-    /// the index of the near end of its link. Attaches no program yet.
+    /// Creates the program at the far end of an exit link (name and index) that sends each flow
+    /// into one of other exit links. `targets` has the name of each target, which decides its
+    /// flows, and the index of the near end of its link. Attaches no program yet.
     pub fn add_wire_split(
         &self,
         far: (&str, u32),

@@ -120,10 +120,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             split: Vec::new(),
         };
         let object = PartObject {
-            name: match request.replica {
-                0 => part_name(&chain.name, request.generation, number),
-                replica => branch_part_name(&chain.name, request.generation, (replica, number)),
-            },
+            name: part_name(&chain.name, request.generation, (request.replica, number)),
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
@@ -224,26 +221,17 @@ fn share_budget(
 
 /// The name of a chain on its nodes, whatever its generation: that of its first part.
 fn whole_name(chain: &str) -> String {
-    part_name(chain, 0, 0)
+    part_name(chain, 0, (0, 0))
 }
 
 /// Names a part. The first part keeps its name, because it changes live; the others are new in each
 /// generation.
-fn part_name(chain: &str, generation: u16, number: usize) -> String {
-    with_end(
-        chain,
-        match number {
-            0 => "-p0".to_owned(),
-            _ => format!("-g{generation}p{number}"),
-        },
-    )
-}
-
-fn branch_part_name(chain: &str, generation: u16, (replica, number): (usize, usize)) -> String {
-    with_end(chain, format!("-g{generation}r{replica}p{number}"))
-}
-
-fn with_end(chain: &str, end: String) -> String {
+fn part_name(chain: &str, generation: u16, (replica, number): (usize, usize)) -> String {
+    let end = match (replica, number) {
+        (0, 0) => "-p0".to_owned(),
+        (0, _) => format!("-g{generation}p{number}"),
+        _ => format!("-g{generation}r{replica}p{number}"),
+    };
     if chain.len() + end.len() <= MAX_NAME {
         return format!("{chain}{end}");
     }

@@ -1,5 +1,5 @@
-//! Joins the paths of a chain with replicas of a function. All paths share the parts in front of the
-//! replicas; the last of these splits the flows. Pure.
+//! Joins the paths of a chain with replicas of a function. All paths share the parts in front of
+//! the replicas; the last of these splits the flows. Pure.
 
 use myelin_spec::BranchSpec;
 use myelin_spec::cut::PartObject;

@@ -1976,6 +1976,8 @@ class SpanPart(Record):
     """The name of the part on its node: `myelin --node NODE ps PART`."""
     policed: int
     """Packets above the profile, which the policer dropped."""
+    replica: Optional[str] = None
+    """The node of the replica whose flows pass the part; absent if all flows pass it."""
     sla: Optional[SlaStatus] = None
     """The part's share of the contract, and the measured figures. Its loss is that of the part
     alone. Its latency includes the shares of earlier parts and links from `sojourn_from` on.
@@ -2009,8 +2011,8 @@ class SpanSojourn(Record):
 class SpanStatus(Record):
     """A running chain over nodes: the whole, and the part that each node holds."""
     bound_ns: Optional[int] = None
-    """The worst-case delay of the whole, ns: of the parts and of the links between them. Absent if a
-    part has no bound.
+    """The worst-case delay of the whole, ns: of the parts and of the links between them; with
+    replicas, of the slowest path. Absent if a part has no bound.
     """
     chain: str
     """The chain's name."""
@@ -2033,9 +2035,11 @@ class SpanStatus(Record):
     packets_in: int
     """Packets that entered the first part."""
     packets_out: int
-    """Packets that left the last part."""
+    """Packets that left the last part, of all replicas."""
     parts: list[SpanPart]
-    """The parts, in the order of the chain."""
+    """The parts, in the order of the chain. Those of each replica follow the part that splits the
+    flows.
+    """
     path: int
     """The service path identifier of the whole."""
     restored: Optional[str] = None

@@ -17,11 +17,12 @@ use crate::common::{self, Myelin, skip_unless_root, wait_for};
 const CLIENT: &str = "10.0.0.1";
 const SERVER: &str = "10.0.0.2";
 
-/// A node between both hosts, `nodes` further nodes, each behind it, and a chain to the server whose
+/// A node between both hosts, `nodes` further nodes, each behind it, and a chain to the server. Its
 /// middle function has replicas.
 fn star(nodes: usize, replicas: usize) -> String {
     let further: Vec<usize> = (2..2 + nodes).collect();
-    let names: String = further.iter().map(|node| format!(", n{node}")).collect();
+    let names = further.iter().map(|node| format!(", n{node}"));
+    let names = names.collect::<Vec<_>>().concat();
     let links = further
         .iter()
         .map(|node| format!("    - {{ ends: [ n1, n{node} ] }}\n"));
@@ -312,6 +313,57 @@ fn replicas_that_the_nodes_cannot_hold_are_refused() {
         "{plan}"
     );
     assert!(myelin.run_ok(&["ps"]).contains("no chain runs"));
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn the_example_shares_its_flows() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = common::repository_root().join("examples/replicas.yaml");
+    let file = file.to_str().unwrap();
+    myelin.run_ok(&["up", file]);
+    let send = "for flow in 1 2 3 4 5 6 7 8; do echo hello > /dev/udp/10.0.0.2/9000; done";
+    wait_for("packets of flows in both replicas", || {
+        myelin.run_ok(&["exec", "h1", "--", "bash", "-c", send]);
+        let shared = replicas(&myelin.run_json(&["ps", "shared", "--json"]));
+        shared.len() == 2 && shared.iter().all(|(_, packets)| *packets > 0)
+    });
+    myelin.run_ok(&["down", file]);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// Each replica is booked with the whole rate. The bound is that of the slowest path.
+#[test]
+fn each_replica_keeps_the_whole_contract() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let sla = "  sla: { rate: 1kpps, burst: 4, latency: 200ms }\n  ports:";
+    up(&myelin, &star(2, 2).replace("  ports:", sla));
+    let whole = status(&myelin, "over");
+    let parts = whole["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 5, "{whole}");
+    let bound = |part: &Value| part["bound_ns"].as_u64().unwrap();
+    // The monitor of a part begins a moment later.
+    wait_for("the whole rate in the contract of each part", || {
+        let whole = status(&myelin, "over");
+        let mut parts = whole["parts"].as_array().unwrap().iter();
+        parts.all(|part| part["sla"]["contract"]["rate_pps"].as_f64() == Some(1000.0))
+    });
+    let path = |node: &str| -> u64 {
+        let own = parts.iter().filter(|part| part["replica"] == node);
+        own.map(bound).sum()
+    };
+    let links = whole["links_ns"].as_u64().unwrap();
+    let slowest = path("n2").max(path("n3"));
+    assert_eq!(bound(&whole), bound(&parts[0]) + slowest + links, "{whole}");
+    assert!(bound(&whole) <= 200_000_000);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
