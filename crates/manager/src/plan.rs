@@ -21,15 +21,30 @@ pub struct SpanRequest<'a> {
     pub path: u32,
     /// The generation of the whole.
     pub generation: u16,
+    /// The place where packets enter the previous generation, if there is one.
+    pub previous: Option<&'a Entrance>,
     /// The predicted cost of each function, ns.
     pub costs_ns: &'a [f64],
     /// Returns the Ethernet address of a node's interface.
     pub address: &'a dyn Fn(&str, &str) -> Result<MacAddr, String>,
 }
 
+/// The place where packets enter a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entrance {
+    /// The node of the first part.
+    pub node: String,
+    /// The node's interface at the ingress host.
+    pub interface: String,
+    /// The name of the first part.
+    pub part: String,
+}
+
 /// The parts of a chain, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanPlan {
+    /// The place where packets enter the first part.
+    pub entrance: Entrance,
     /// Each part with its node.
     pub parts: Vec<(String, PartObject)>,
     /// The longest delay of the links between the parts, ns.
@@ -64,6 +79,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
         .fold(0, u64::saturating_add);
     let budgets = share_budget(request, &sections, links_ns)?;
     let (ingress, egress) = find_ports(chain, topology, &sections)?;
+    let entrance = find_entrance(request, &sections, &ingress);
     let last = sections.len() - 1;
     let mut parts = Vec::with_capacity(sections.len());
     for (number, section) in sections.iter().enumerate() {
@@ -89,12 +105,15 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
                 let earlier = budgets[..number].iter().copied().chain(links);
                 earlier.fold(0, u64::saturating_add)
             }),
-            whole: Some(part_name(&chain.name, request.generation, 0)),
+            whole: Some(first_name(&chain.name)),
             from: from.transpose()?,
             to: to.transpose()?,
         };
         let object = PartObject {
-            name: part_name(&chain.name, request.generation, number),
+            name: match number {
+                0 => entrance.part.clone(),
+                _ => part_name(&chain.name, request.generation, number),
+            },
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
@@ -103,7 +122,30 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
         };
         parts.push((section.node.clone(), object));
     }
-    Ok(SpanPlan { parts, links_ns })
+    Ok(SpanPlan {
+        entrance,
+        parts,
+        links_ns,
+    })
+}
+
+/// Returns the place where packets enter. The first part keeps its name while that place stays,
+/// because it changes live; elsewhere it is new.
+fn find_entrance(request: &SpanRequest<'_>, sections: &[Section], ingress: &str) -> Entrance {
+    let node = sections.first().map(|first| first.node.clone());
+    let node = node.unwrap_or_default();
+    let is_same = |previous: &Entrance| previous.node == node && previous.interface == ingress;
+    let chain = &request.chain.name;
+    let part = match request.previous {
+        None => first_name(chain),
+        Some(previous) if is_same(previous) => previous.part.clone(),
+        Some(_) => part_name(chain, request.generation, 0),
+    };
+    Entrance {
+        interface: ingress.to_owned(),
+        part,
+        node,
+    }
 }
 
 fn to_position(position: usize) -> u8 {
@@ -162,13 +204,18 @@ fn share_budget(
     })
 }
 
-/// Names a part. The first part keeps its name, because it changes live; the others are new in each
-/// generation.
+/// Names the first part of a new chain. All parts of all generations have this name as that of the
+/// whole.
+fn first_name(chain: &str) -> String {
+    fit_name(chain, "-p0")
+}
+
+/// Names a part that is new in this generation.
 fn part_name(chain: &str, generation: u16, number: usize) -> String {
-    let end = match number {
-        0 => "-p0".to_owned(),
-        _ => format!("-g{generation}p{number}"),
-    };
+    fit_name(chain, &format!("-g{generation}p{number}"))
+}
+
+fn fit_name(chain: &str, end: &str) -> String {
     if chain.len() + end.len() <= MAX_NAME {
         return format!("{chain}{end}");
     }

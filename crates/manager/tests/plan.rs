@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use myelin_api::ChainSource;
-use myelin_manager::{SpanRequest, cut, find_route, plan, share_latency};
+use myelin_manager::{Entrance, SpanRequest, cut, find_route, plan, share_latency};
 use myelin_packet::MacAddr;
 use myelin_spec::cut::write_part;
 use myelin_spec::{Objects, Way};
@@ -85,6 +85,7 @@ proptest! {
             topology,
             path: 0x80_0005,
             generation: 3,
+            previous: None,
             costs_ns: &costs,
             address: &address,
         };
@@ -147,6 +148,7 @@ fn a_plan_names_what_is_missing() {
             topology: &objects.topologies[0],
             path: 0x80_0001,
             generation: 0,
+            previous: None,
             costs_ns: &[],
             address: &address,
         };
@@ -164,4 +166,37 @@ fn a_plan_names_what_is_missing() {
         .links
         .retain(|link| link.name != "n0-n1");
     fail(&objects, "no links join the nodes `n0` and `n1`");
+}
+
+#[test]
+fn the_first_part_is_new_where_packets_enter_at_another_place() {
+    let (objects, _) = lab(&[0, 1], "100ms");
+    let name = |previous: Option<&Entrance>| {
+        let request = SpanRequest {
+            chain: &objects.chains[0],
+            topology: &objects.topologies[0],
+            path: 0x80_0001,
+            generation: 2,
+            previous,
+            costs_ns: &[1.0, 1.0],
+            address: &address,
+        };
+        let planned = plan(&request).unwrap();
+        let first = &planned.parts[0].1;
+        assert_eq!(first.name, planned.entrance.part);
+        // Functions keep their state and their workers by the name of the whole.
+        let whole = first.part.as_ref().and_then(|part| part.whole.clone());
+        assert_eq!(whole.as_deref(), Some("whole-p0"));
+        planned.entrance.part
+    };
+    let at = |node: &str, interface: &str, part: &str| Entrance {
+        node: node.into(),
+        interface: interface.into(),
+        part: part.into(),
+    };
+    assert_eq!(name(None), "whole-p0");
+    assert_eq!(name(Some(&at("n0", "eth0", "whole-p0"))), "whole-p0");
+    assert_eq!(name(Some(&at("n0", "eth0", "whole-g1p0"))), "whole-g1p0");
+    assert_eq!(name(Some(&at("n1", "eth0", "whole-p0"))), "whole-g2p0");
+    assert_eq!(name(Some(&at("n0", "eth7", "whole-p0"))), "whole-g2p0");
 }

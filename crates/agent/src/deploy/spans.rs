@@ -24,7 +24,7 @@ use self::takers::Nodes;
 use crate::api::{ApiError, ChainSource, ChainUp, Change, UpRequest};
 use crate::node::Node;
 use crate::node::node_agents::NodeAgent;
-use crate::node::spans::{LeftBefore, RunningSpan};
+use crate::node::spans::RunningSpan;
 use crate::pool::lock;
 
 pub(crate) use self::restore::{find_broken, restore};
@@ -89,12 +89,23 @@ fn retire(node: &Node, new: &RunningSpan, previous: &RunningSpan) {
             return;
         }
     };
-    let left = deployment::retire(&nodes, &previous.deployment, &new.deployment);
-    let first = new.deployment.ups.first();
-    let first = first.and_then(|up| up.previous_packets_out);
-    let mut before = lock(&new.left_before);
-    before.first += first.unwrap_or_default();
-    before.whole += left;
+    let ended = deployment::retire(&nodes, &previous.deployment, &new.deployment);
+    let mut before = lock(&new.earlier_paths);
+    match ended.entered {
+        None => {
+            let first = new.deployment.ups.first();
+            let first = first.and_then(|up| up.previous_packets_out);
+            before.first += first.unwrap_or_default();
+            before.whole += ended.left;
+        }
+        Some(entered) => {
+            let is_only = previous.deployment.parts.len() == 1;
+            let earlier = if is_only { before.first } else { 0 };
+            before.whole += ended.left.saturating_sub(earlier);
+            before.entered += entered;
+            before.first = 0;
+        }
+    }
 }
 
 /// Finds the topology of a chain's nodes.
@@ -195,6 +206,7 @@ fn up_one(
             topology: &network,
             path,
             generation,
+            previous: previous.map(|old| &old.entrance),
             costs_ns: &costs,
             address: &|node, interface| nodes.address(node, interface),
         });
@@ -211,7 +223,6 @@ fn up_one(
     let path = node.spans.take_path();
     let generation = previous.map_or(0, |old| old.generation.wrapping_add(1));
     let (planned, parts) = build(path, generation)?;
-    refuse_other_ingress(&chain, &parts, previous)?;
     let links = Duration::from_nanos(planned.links_ns);
     let old = previous.map(|old| &old.deployment);
     let deployment = deployment::bring_up(&nodes, parts, links, old)
@@ -221,6 +232,8 @@ fn up_one(
         own.map(|function| function.name.clone()).collect()
     });
     let change = previous.map_or(Change::Created, |_| Change::Changed);
+    let earlier_paths = previous.map(|old| *lock(&old.earlier_paths));
+    let earlier_paths = earlier_paths.unwrap_or_default();
     let span = RunningSpan {
         functions: functions.collect(),
         declared,
@@ -233,10 +246,9 @@ fn up_one(
         topology,
         path,
         generation,
+        entrance: planned.entrance,
         deployment,
-        left_before: Mutex::new(
-            previous.map_or_else(LeftBefore::default, |old| *lock(&old.left_before)),
-        ),
+        earlier_paths: Mutex::new(earlier_paths),
         since: previous.map_or_else(Instant::now, |old| old.since),
     };
     Ok((Arc::new(span), change))
@@ -411,25 +423,6 @@ fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<Running
     let removed = deployment::take_down(&nodes, &old.deployment);
     removed.map_err(|error| super::with_chain_name(chain, error))?;
     Ok(None)
-}
-
-/// Refuses a change that moves the first part, because packets enter at one node.
-fn refuse_other_ingress(
-    chain: &ServiceChain,
-    parts: &[NewPart],
-    previous: Option<&Arc<RunningSpan>>,
-) -> Result<(), ApiError> {
-    let old = previous.and_then(|old| old.deployment.parts.first());
-    match (old, parts.first()) {
-        (Some(old), Some(new)) if old.at.node != new.at.node => Err(failed(
-            chain,
-            format!(
-                "the first functions run on the node `{}` and cannot move to `{}` live: `myelin down {}` first",
-                old.at.node, new.at.node, chain.name
-            ),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// Removes a chain over nodes. Returns false when none has that name.

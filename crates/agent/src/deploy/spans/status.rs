@@ -89,7 +89,7 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let bound_ns = parts.iter().try_fold(links_ns, |sum, part| {
         Some(sum.saturating_add(part.bound_ns?))
     });
-    let before = *lock(&span.left_before);
+    let before = *lock(&span.earlier_paths);
     let left = match &parts[..] {
         [only] => only.packets_out.saturating_sub(before.first),
         parts => parts.last().map_or(0, |part| part.packets_out),
@@ -110,7 +110,7 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         ingress,
         egress,
         links_ns,
-        packets_in: parts.first().map_or(0, |part| part.packets_in),
+        packets_in: before.entered + parts.first().map_or(0, |part| part.packets_in),
         packets_out: before.whole + left,
         parts,
         up_s: span.since.elapsed().as_secs_f64(),
