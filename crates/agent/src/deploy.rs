@@ -295,7 +295,7 @@ pub(crate) fn down_all(node: &Node) {
 /// Removes a chain from its front door, and frees everything that no other chain uses. The caller
 /// has reserved its name.
 fn take_down(node: &Node, running: Arc<RunningChain>) {
-    switch_on::switch_off(&running);
+    switch_on::switch_off(&node.parts.plane, &running);
     let name = running.name.clone();
     node.latencies.release(&name);
     node.chains.remove(&name);

@@ -93,7 +93,7 @@ impl Engine {
             pid,
             run_dir: self.run_dir.path().display().to_string(),
             orphans: self.node.orphans(),
-            resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
+            resident_kib: procfs::resident_bytes(pid).map_or(0, |bytes| bytes / 1024),
         }
     }
 

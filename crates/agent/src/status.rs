@@ -172,7 +172,7 @@ fn worker_status(facts: &WorkerFacts) -> WorkerStatus {
     WorkerStatus {
         pid,
         restarts: facts.restarts(),
-        resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
+        resident_kib: procfs::resident_bytes(pid).map_or(0, |bytes| bytes / 1024),
         cpu_s: procfs::run_time(pid).map_or(0.0, |time| time.as_secs_f64()),
     }
 }

@@ -3,8 +3,12 @@
 mod common;
 #[path = "chain_over_nodes/contract.rs"]
 mod contract;
+#[path = "chain_over_nodes/entrance.rs"]
+mod entrance;
 #[path = "chain_over_nodes/faults.rs"]
 mod faults;
+#[path = "chain_over_nodes/fresh.rs"]
+mod fresh;
 #[path = "chain_over_nodes/lab.rs"]
 mod lab;
 #[path = "chain_over_nodes/replicas.rs"]

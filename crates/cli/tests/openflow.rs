@@ -147,7 +147,7 @@ fn packets_pass_once_the_controller_has_answered() {
     wait_for("switches without a controller", || {
         controllers(&myelin) == ["silent", "silent"]
     });
-    kill_the_switch(&myelin);
+    kill_the_switch(&myelin, [&h1, &h2]);
     drop((h1, h2, chained));
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -170,15 +170,26 @@ fn check_links(myelin: &Myelin, [h1, h2]: [&UdpSocket; 2]) {
     );
 }
 
-/// `ps` says that the switch has ended.
-fn kill_the_switch(myelin: &Myelin) {
-    let found = daemons_of(myelin);
-    assert_eq!(found.len(), 2, "{found:?}");
-    for pid in found {
-        kill(&pid.into());
-    }
-    wait_for("switches that ended", || {
-        controllers(myelin) == ["switch-ended", "switch-ended"]
+/// Killed daemons start anew with all ports, and forward what the controller says. Those that end
+/// too often do not, and `ps` says so.
+fn kill_the_switch(myelin: &Myelin, [h1, h2]: [&UdpSocket; 2]) {
+    let before = daemons_of(myelin);
+    assert_eq!(before.len(), 2, "{before:?}");
+    kill(&before[1].into());
+    let is_new = || {
+        let now = daemons_of(myelin);
+        now.len() == 2 && now.iter().all(|pid| !before.contains(pid))
+    };
+    wait_for("new daemons", is_new);
+    let controller = Controller::start(myelin);
+    wait_for("a datagram over both new switches", || receives(h1, h2));
+    drop(controller);
+    wait_for("switches that ended too often", || {
+        for pid in daemons_of(myelin) {
+            // The agent may have ended it meanwhile.
+            sh(&format!("kill -9 {pid} || true"));
+        }
+        controllers(myelin) == ["switch-ended", "switch-ended"] && daemons_of(myelin).is_empty()
     });
 }
 

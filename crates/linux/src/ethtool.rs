@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -126,8 +127,6 @@ fn set_up_without_ipv6(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
-    /// Names of the features, the same for all links of a kernel.
-    names: Vec<String>,
 }
 
 impl Ethtool {
@@ -140,18 +139,15 @@ impl Ethtool {
             None,
         )
         .map_err(|errno| Error::os("open a socket for ethtool requests", errno))?;
-        Ok(Self {
-            socket,
-            names: Vec::new(),
-        })
+        Ok(Self { socket })
     }
 
     /// Returns all features of the link, by the kernel's names (`ethtool -k`).
-    pub fn features(&mut self, link: &str) -> Result<BTreeMap<String, Feature>> {
+    pub fn features(&self, link: &str) -> Result<BTreeMap<String, Feature>> {
         let action = format!("read the offloads of link `{link}`");
-        self.read_names(link, &action)?;
+        let names = self.names(link, &action)?;
         // Four words for each 32 features: available, requested, active, never changed.
-        let blocks = self.names.len().div_ceil(32);
+        let blocks = names.len().div_ceil(32);
         let mut buffer = vec![0; 2 + 4 * blocks];
         buffer[0] = ETHTOOL_GFEATURES;
         buffer[1] = blocks as u32;
@@ -161,12 +157,9 @@ impl Ethtool {
                 .get(2 + 4 * (feature / 32) + word)
                 .is_some_and(|bits| bits >> (feature % 32) & 1 == 1)
         };
-        let names = self
-            .names
-            .iter()
-            .enumerate()
-            .filter(|(_, name)| !name.is_empty());
+        let names = names.iter().enumerate();
         Ok(names
+            .filter(|(_, name)| !name.is_empty())
             .map(|(feature, name)| {
                 let state = Feature {
                     active: bit(2, feature),
@@ -181,7 +174,7 @@ impl Ethtool {
     ///
     /// # Errors
     /// The driver does not allow a feature to be turned off.
-    pub fn set(&mut self, link: &str, offloads: &[Offload], on: bool) -> Result<()> {
+    pub fn set(&self, link: &str, offloads: &[Offload], on: bool) -> Result<()> {
         let is_selected = |name: &str| offloads.iter().any(|offload| offload.contains(name));
         let mut changed = self.features(link)?;
         changed.retain(|name, feature| feature.changeable && is_selected(name));
@@ -201,15 +194,17 @@ impl Ethtool {
 
     /// Turns the offloads that leave a packet unfinished on or off. Without these, the link sends
     /// packets of wire size with whole checksums.
-    pub fn set_transmit_offloads(&mut self, link: &str, on: bool) -> Result<()> {
+    pub fn set_transmit_offloads(&self, link: &str, on: bool) -> Result<()> {
         self.set(link, &TRANSMIT, on)
     }
 
     /// Turns off the offloads that leave a packet unfinished or merge several packets into one
     /// packet. So functions see packets as they are on the wire.
-    pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
-        self.set_transmit_offloads(link, false)?;
-        self.set(link, &[Offload::GenericReceive], false)
+    ///
+    /// One request for all: each request waits for all other changes of links on the machine.
+    pub fn disable_offloads(&self, link: &str) -> Result<()> {
+        let all = [&TRANSMIT[..], &[Offload::GenericReceive]].concat();
+        self.set(link, &all, false)
     }
 
     /// Returns the number of receive queues; `None` if the driver does not report the number.
@@ -251,26 +246,34 @@ impl Ethtool {
     }
 
     fn write(&self, link: &str, is_changed: impl Fn(&str) -> bool, on: bool) -> Result<()> {
+        let action = format!("change the offloads of link `{link}`");
+        let names = self.names(link, &action)?;
         // Two words for each 32 features: a mask of the features to change, and their new values.
-        let blocks = self.names.len().div_ceil(32);
+        let blocks = names.len().div_ceil(32);
         let mut buffer = vec![0; 2 + 2 * blocks];
         buffer[0] = ETHTOOL_SFEATURES;
         buffer[1] = blocks as u32;
-        for (feature, name) in self.names.iter().enumerate() {
+        for (feature, name) in names.iter().enumerate() {
             if is_changed(name) {
                 let block = 2 + 2 * (feature / 32);
                 buffer[block] |= 1 << (feature % 32);
                 buffer[block + 1] |= u32::from(on) << (feature % 32);
             }
         }
-        let action = format!("change the offloads of link `{link}`");
         self.request(link, &action, &mut buffer)
     }
 
-    fn read_names(&mut self, link: &str, action: &str) -> Result<()> {
-        if !self.names.is_empty() {
-            return Ok(());
+    /// Returns the names of the features, which are the same for all links of a kernel.
+    fn names(&self, link: &str, action: &str) -> Result<&'static [String]> {
+        static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+        if let Some(names) = NAMES.get() {
+            return Ok(names);
         }
+        let names = self.read_names(link, action)?;
+        Ok(NAMES.get_or_init(|| names))
+    }
+
+    fn read_names(&self, link: &str, action: &str) -> Result<Vec<String>> {
         // struct ethtool_sset_info: command, reserved, 64-bit mask of string sets, then the length
         // of each set.
         let mut buffer = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
@@ -285,11 +288,8 @@ impl Ethtool {
         buffer[1] = ETH_SS_FEATURES;
         buffer[2] = count as u32;
         self.request(link, action, &mut buffer)?;
-        self.names = buffer[3..]
-            .chunks(STRING_BYTES / WORD_BYTES)
-            .map(decode_string)
-            .collect();
-        Ok(())
+        let names = buffer[3..].chunks(STRING_BYTES / WORD_BYTES);
+        Ok(names.map(decode_string).collect())
     }
 
     fn request(&self, link: &str, action: &str, buffer: &mut [u32]) -> Result<()> {
@@ -357,7 +357,7 @@ mod tests {
             return;
         }
         let namespace = Namespace::new("ethtool");
-        let mut ethtool = create_veth_in(&namespace);
+        let ethtool = create_veth_in(&namespace);
         assert_eq!(ethtool.receive_queues("mya").unwrap(), Some(1));
         let before = ethtool.features("mya").unwrap();
         assert!(
@@ -423,7 +423,7 @@ mod tests {
             return;
         }
         let namespace = Namespace::new("ethtool2");
-        let mut ethtool = create_veth_in(&namespace);
+        let ethtool = create_veth_in(&namespace);
         // The loopback link's checksum offloads are fixed.
         let error = ethtool
             .set("lo", &[Offload::TransmitChecksum], false)

@@ -90,17 +90,24 @@ pub struct Memory {
     pub proportional_bytes: u64,
 }
 
-/// Reads the memory of a process.
+/// Reads the memory of a process. The kernel visits all its pages for that.
 pub fn memory(pid: u32) -> Result<Memory> {
-    let action = format!("read the memory of process {pid}");
-    let field = |file: &str, name: &str| {
-        let text = read(&format!("/proc/{pid}/{file}"), &action)?;
-        kib_field(&text, name).ok_or_else(|| unreadable_error(&action, name))
-    };
     Ok(Memory {
-        resident_bytes: field("status", "VmRSS:")?,
-        proportional_bytes: field("smaps_rollup", "Pss:")?,
+        resident_bytes: resident_bytes(pid)?,
+        proportional_bytes: read_memory(pid, "smaps_rollup", "Pss:")?,
     })
+}
+
+/// Reads the resident memory of a process, bytes, with shared pages in full. The kernel keeps this
+/// number.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    read_memory(pid, "status", "VmRSS:")
+}
+
+fn read_memory(pid: u32, file: &str, name: &str) -> Result<u64> {
+    let action = format!("read the memory of process {pid}");
+    let text = read(&format!("/proc/{pid}/{file}"), &action)?;
+    kib_field(&text, name).ok_or_else(|| unreadable_error(&action, name))
 }
 
 /// Returns the arguments of a process. Empty for kernel threads and ended processes.

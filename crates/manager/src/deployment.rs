@@ -5,21 +5,16 @@
 //! parts come up beside those of the previous path, then the first part leads packets into the new
 //! path, and the parts of the previous path go when their packets have left ([`retire`]). Until
 //! then, [`undo`] leads packets back.
+//!
+//! If packets enter at another place after the change, the new path has a first part of its own,
+//! and both paths take their packets until the previous one goes.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use myelin_api::{ApiError, ChainStatus, ChainUp, Change, UpRequest};
 
-/// Longest time that packets of a path may take to leave a part.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time without a packet after which a part is empty, besides the delay of the links.
-const QUIET: Duration = Duration::from_millis(20);
-/// Time without a packet after which packets that a previous part has sent count as lost, besides
-/// the delay of the links.
-const LOST_AFTER: Duration = Duration::from_millis(500);
-/// Interval at which the counts of a part are read.
-const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+use crate::drain::drain;
 
 /// The agents of the nodes.
 pub trait PartTakers: Sync {
@@ -73,15 +68,36 @@ pub struct Deployment {
     pub links: Duration,
 }
 
+/// The packets of a path that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedPath {
+    /// Packets that entered at the first part; `None` if the next path has the same first part,
+    /// which counts on.
+    pub entered: Option<u64>,
+    /// Packets that left the last part.
+    pub left: u64,
+}
+
 impl Deployment {
+    /// The first part, where packets enter.
+    fn entrance(&self) -> Option<&PlacedPart> {
+        self.parts.first().map(|part| &part.at)
+    }
+
+    /// Whether packets enter both paths at the same part.
+    fn enters_with(&self, other: &Self) -> bool {
+        self.entrance() == other.entrance()
+    }
+
     /// The parts behind the first one.
-    fn later(&self) -> impl Iterator<Item = &PlacedPart> {
-        self.parts.iter().skip(1).map(|part| &part.at)
+    fn later(&self) -> Vec<&PlacedPart> {
+        self.parts.iter().skip(1).map(|part| &part.at).collect()
     }
 }
 
 /// Makes all parts, or none. With a previous path, packets enter the new path from one moment on.
-/// The parts of the previous path remain, for [`retire`] or [`undo`].
+/// The parts of the previous path remain, for [`retire`] or [`undo`]; if it has another first part,
+/// they still take the packets that enter there.
 ///
 /// # Errors
 /// A part cannot be taken. The previous path then remains, if the agent of the first part runs.
@@ -121,7 +137,10 @@ fn prepare(takers: &dyn PartTakers, parts: &[NewPart]) -> Result<Vec<ChainUp>, A
         ended.collect()
     });
     let taken: Result<Vec<_>, _> = taken.into_iter().collect();
-    taken.inspect_err(|_| remove_all(takers, parts.iter().map(|part| &part.at)))
+    taken.inspect_err(|_| {
+        // The caller gets the first error.
+        let _ = remove_all(takers, parts.iter().map(|part| &part.at));
+    })
 }
 
 fn take(takers: &dyn PartTakers, part: &NewPart) -> Result<ChainUp, ApiError> {
@@ -140,48 +159,67 @@ fn lead_back(
     links: Duration,
     previous: Option<&Deployment>,
 ) {
+    let others: Vec<_> = others.iter().map(|part| &part.at).collect();
     let old = previous.and_then(|previous| previous.parts.first());
-    if let Some(old) = old.filter(|old| old.at == first.at) {
-        match take(takers, old) {
-            Ok(up) if up.change == Change::Changed => {
-                let others = others.iter().map(|part| &part.at);
-                drain_path(takers, others, links, up.previous_packets_out);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                let part = &first.at.name;
-                tracing::error!(part, %error, "cannot lead packets back to the previous path");
-            }
+    let Some(old) = old.filter(|old| old.at == first.at) else {
+        // The caller gets the first error.
+        let _ = end_path(takers, &first.at, &others, links);
+        return;
+    };
+    match take(takers, old) {
+        Ok(up) if up.change == Change::Changed => {
+            drain(takers, &others, links, up.previous_packets_out);
         }
-        remove_all(takers, others.iter().map(|part| &part.at));
-    } else {
-        remove_all(
-            takers,
-            [first].into_iter().chain(others).map(|part| &part.at),
-        );
+        Ok(_) => {}
+        Err(error) => {
+            let part = &first.at.name;
+            tracing::error!(part, %error, "cannot lead packets back to the previous path");
+        }
     }
+    let _ = remove_all(takers, others);
 }
 
-/// Removes parts at the same time. Logs failures: each node is tried.
-fn remove_all<'p>(takers: &dyn PartTakers, parts: impl IntoIterator<Item = &'p PlacedPart>) {
+/// Removes parts at the same time, and logs each failure.
+///
+/// # Errors
+/// The first part that cannot be removed; all others are removed.
+fn remove_all<'p>(
+    takers: &dyn PartTakers,
+    parts: impl IntoIterator<Item = &'p PlacedPart>,
+) -> Result<(), ApiError> {
+    let remove = |PlacedPart { node, name, .. }: &PlacedPart| {
+        let removed = takers.remove(node, name);
+        removed.inspect_err(|error| {
+            tracing::warn!(node, part = name, %error, "cannot remove a part");
+        })
+    };
     thread::scope(|scope| {
-        for PlacedPart { node, name, .. } in parts {
-            scope.spawn(move || {
-                if let Err(error) = takers.remove(node, name) {
-                    tracing::warn!(node, part = name, %error, "cannot remove a part");
-                }
-            });
-        }
-    });
+        let parts = parts.into_iter();
+        let threads: Vec<_> = parts
+            .map(|part| scope.spawn(move || remove(part)))
+            .collect();
+        threads.into_iter().fold(Ok(()), |outcome, thread| {
+            let failed = |_| Err(ApiError::failed("a thread that removes a part ended"));
+            outcome.and(thread.join().unwrap_or_else(failed))
+        })
+    })
 }
 
-/// Removes the parts of the previous path after their packets have left. Returns the packets that
-/// left the previous path.
-pub fn retire(takers: &dyn PartTakers, previous: &Deployment, new: &Deployment) -> u64 {
+/// Removes the parts of the previous path after their packets have left, and logs failures. Returns
+/// the packets of that path.
+pub fn retire(takers: &dyn PartTakers, previous: &Deployment, new: &Deployment) -> EndedPath {
+    let later = previous.later();
+    let first = previous.entrance();
+    if let Some(first) = first.filter(|_| !previous.enters_with(new)) {
+        return end_path(takers, first, &later, previous.links).0;
+    }
     let entered = new.ups.first().and_then(|up| up.previous_packets_out);
-    let left = drain_path(takers, previous.later(), previous.links, entered);
-    remove_all(takers, previous.later());
-    left.unwrap_or_default()
+    let left = drain(takers, &later, previous.links, entered).left;
+    let _ = remove_all(takers, later);
+    EndedPath {
+        entered: None,
+        left: left.unwrap_or_default(),
+    }
 }
 
 /// Removes a new chain. With a previous path, first leads packets back to that path, whose parts
@@ -194,14 +232,15 @@ pub fn undo(
     new: &Deployment,
     previous: Option<&Deployment>,
 ) -> Result<(), ApiError> {
-    let Some(previous) = previous else {
+    let Some(previous) = previous.filter(|previous| previous.enters_with(new)) else {
         return take_down(takers, new);
     };
     let first = previous.parts.first();
     let up = first.map(|first| take(takers, first)).transpose()?;
     let entered = up.and_then(|up| up.previous_packets_out);
-    drain_path(takers, new.later(), new.links, entered);
-    remove_all(takers, new.later());
+    drain(takers, &new.later(), new.links, entered);
+    // Packets are back in the previous path, whatever remains of the new one.
+    let _ = remove_all(takers, new.later());
     Ok(())
 }
 
@@ -210,107 +249,37 @@ pub fn undo(
 /// # Errors
 /// The first part that cannot be removed; all others are removed.
 pub fn take_down(takers: &dyn PartTakers, deployment: &Deployment) -> Result<(), ApiError> {
-    let Some(NewPart { at: first, .. }) = deployment.parts.first() else {
+    let Some(first) = deployment.entrance() else {
         return Ok(());
     };
-    let mut outcome = takers.remove(&first.node, &first.name);
-    for part in deployment.later() {
-        drain(takers, part, deployment.links, None);
-        outcome = outcome.and(takers.remove(&part.node, &part.name));
-    }
-    outcome
+    end_path(takers, first, &deployment.later(), deployment.links).1
 }
 
-/// Waits until `entered` packets have passed each of these neighbouring parts. It is unknown how
-/// many of them take each branch. Returns the packets that left the last part, of all branches.
-fn drain_path<'p>(
+/// Removes the first part of a path, then the others when their packets have left. Returns the
+/// packets of the path, and the first error of a removal.
+fn end_path(
     takers: &dyn PartTakers,
-    parts: impl IntoIterator<Item = &'p PlacedPart>,
+    first: &PlacedPart,
+    later: &[&PlacedPart],
     links: Duration,
-    entered: Option<u64>,
-) -> Option<u64> {
-    let mut of_ended_branches: Option<u64> = None;
-    let mut sent = entered;
-    let mut is_in_branch = false;
-    for part in parts {
-        if part.begins_branch {
-            if is_in_branch {
-                of_ended_branches = Some(of_ended_branches.unwrap_or(0) + sent.unwrap_or(0));
-            }
-            is_in_branch = true;
-            sent = None;
-        }
-        sent = drain(takers, part, links, sent);
-    }
-    match of_ended_branches {
-        Some(ended) => Some(ended + sent.unwrap_or(0)),
-        None => sent,
-    }
-}
-
-/// The counts of a part that drains.
-#[derive(PartialEq, Eq)]
-struct Counts {
-    received: u64,
-    entered: u64,
-    left: u64,
-    under_way: u64,
-    /// Packets that left to the next node, or that the exit to it dropped.
-    at_exit: u64,
-}
-
-impl Counts {
-    fn of(status: &ChainStatus) -> Self {
-        let (account, part) = (&status.account, status.part.as_ref());
-        let received = part.and_then(|part| part.received);
-        let at_exit = part.and_then(|part| Some(part.sent? + part.too_long + part.unresolved));
-        Self {
-            received: received.unwrap_or(account.packets_in),
-            entered: account.packets_in,
-            left: account.packets_out,
-            under_way: account.under_way,
-            at_exit: at_exit.unwrap_or(account.packets_out),
-        }
-    }
-
-    /// Whether all of `sent` packets have arrived, and have left the part.
-    fn are_complete(&self, sent: u64) -> bool {
-        self.received >= sent && self.entered >= self.received && self.at_exit >= self.left
-    }
-}
-
-/// Waits until as many packets have left a part as the previous part has `sent`; without that
-/// number, and after losses, until no packet comes. Returns the packets that left the part, to the
-/// next node if there is one.
-fn drain(
-    takers: &dyn PartTakers,
-    part: &PlacedPart,
-    links: Duration,
-    sent: Option<u64>,
-) -> Option<u64> {
-    let quiet = links + sent.map_or(QUIET, |_| LOST_AFTER);
-    let deadline = Instant::now() + DRAIN_TIMEOUT + links;
-    let mut before: Option<Counts> = None;
-    let mut last_change = Instant::now();
-    loop {
-        // Without an answer, nobody has the part.
-        let status = takers.status(&part.node, &part.name).ok()??;
-        let counts = Counts::of(&status);
-        if before.as_ref() != Some(&counts) {
-            last_change = Instant::now();
-        }
-        let is_complete = sent.is_some_and(|sent| counts.are_complete(sent));
-        let is_empty = counts.under_way == 0 && (is_complete || last_change.elapsed() > quiet);
-        let is_late = Instant::now() > deadline;
-        if is_late && !is_empty {
-            let PlacedPart { node, name, .. } = part;
-            tracing::warn!(node, part = name, "a part still has packets: it is removed");
-        }
-        if is_empty || is_late {
-            let sent = status.part.and_then(|part| part.sent);
-            return Some(sent.unwrap_or(counts.left));
-        }
-        before = Some(counts);
-        thread::sleep(CHECK_INTERVAL);
-    }
+) -> (EndedPath, Result<(), ApiError>) {
+    // An agent that does not answer has no counts.
+    let counts = takers.status(&first.node, &first.name).ok().flatten();
+    let removed = remove_all(takers, [first]);
+    let drained = drain(takers, later, links, None);
+    let removed = removed.and(remove_all(takers, later.iter().copied()));
+    let entered = counts.as_ref().map_or(0, |counts| {
+        let account = &counts.account;
+        let passed = account.packets_out + account.under_way;
+        let kept = account.packets_in.saturating_sub(passed);
+        // Packets may have entered since the first part was asked. The next part has received them.
+        let received = drained.received.map_or(0, |received| received + kept);
+        counts.packets_in.max(received)
+    });
+    let left = drained.left.or(counts.map(|counts| counts.packets_out));
+    let ended = EndedPath {
+        entered: Some(entered),
+        left: left.unwrap_or_default(),
+    };
+    (ended, removed)
 }

@@ -7,13 +7,14 @@
 mod budget;
 mod cut;
 pub mod deployment;
+mod drain;
 pub mod plan;
 mod replicas;
 mod route;
 
 pub use budget::share_latency;
 pub use cut::{Section, cut};
-pub use deployment::{Deployment, PartTakers, PlacedPart};
-pub use plan::{SpanPlan, SpanRequest, plan};
+pub use deployment::{Deployment, EndedPath, PartTakers, PlacedPart};
+pub use plan::{Entrance, SpanPlan, SpanRequest, plan};
 pub use replicas::join;
 pub use route::{Route, find_access, find_route};

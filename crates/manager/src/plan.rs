@@ -25,6 +25,8 @@ pub struct SpanRequest<'a> {
     pub replica: usize,
     /// The generation of the whole.
     pub generation: u16,
+    /// The place where packets enter the previous generation, if there is one.
+    pub previous: Option<&'a Entrance>,
     /// The predicted cost of each function, ns.
     pub costs_ns: &'a [f64],
     /// The planned space of each function.
@@ -33,10 +35,23 @@ pub struct SpanRequest<'a> {
     pub address: &'a dyn Fn(&str, &str) -> Result<MacAddr, String>,
 }
 
+/// The place where packets enter a chain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entrance {
+    /// The node of the first part.
+    pub node: String,
+    /// The node's interface at the ingress host.
+    pub interface: String,
+    /// The name of the first part.
+    pub part: String,
+}
+
 /// The parts of a chain, in order. With replicas, these are the parts up to the one that splits the
 /// flows, then those of each branch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpanPlan {
+    /// The place where packets enter the first part.
+    pub entrance: Entrance,
     /// Each part with its node.
     pub parts: Vec<(String, PartObject)>,
     /// The first part of each branch; empty without replicas.
@@ -87,6 +102,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
     let links_ns = delays_ns.iter().copied().fold(0, u64::saturating_add);
     let budgets = share_budget(request, &sections, links_ns)?;
     let (ingress, egress) = find_ports(chain, topology, &sections)?;
+    let entrance = find_entrance(request, &sections, &ingress);
     let last = sections.len() - 1;
     let mut parts = Vec::with_capacity(sections.len());
     for (number, section) in sections.iter().enumerate() {
@@ -113,14 +129,17 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
                 let earlier = budgets[from..number].iter().chain(links).copied();
                 (from < number).then(|| earlier.fold(0, u64::saturating_add))
             }),
-            whole: Some(whole_name(&chain.name)),
-            reverse: chain.reverse.as_deref().map(whole_name),
+            whole: Some(first_name(&chain.name)),
+            reverse: chain.reverse.as_deref().map(first_name),
             from: from.transpose()?,
             to: to.transpose()?,
             split: Vec::new(),
         };
         let object = PartObject {
-            name: part_name(&chain.name, request.generation, (request.replica, number)),
+            name: match number {
+                0 => entrance.part.clone(),
+                _ => part_name(&chain.name, request.generation, (request.replica, number)),
+            },
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
@@ -133,6 +152,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
     }
     let before_first = std::iter::once(0);
     Ok(SpanPlan {
+        entrance,
         parts,
         branches: Vec::new(),
         delays_ns: before_first.chain(delays_ns).collect(),
@@ -161,6 +181,25 @@ fn find_origin(topology: &Topology, sections: &[Section], number: usize) -> usiz
         origin -= 1;
     }
     origin
+}
+
+/// Returns the place where packets enter. The first part keeps its name while that place stays,
+/// because it changes live; elsewhere it is new.
+fn find_entrance(request: &SpanRequest<'_>, sections: &[Section], ingress: &str) -> Entrance {
+    let node = sections.first().map(|first| first.node.clone());
+    let node = node.unwrap_or_default();
+    let is_same = |previous: &Entrance| previous.node == node && previous.interface == ingress;
+    let chain = &request.chain.name;
+    let part = match request.previous {
+        None => first_name(chain),
+        Some(previous) if is_same(previous) => previous.part.clone(),
+        Some(_) => part_name(chain, request.generation, (0, 0)),
+    };
+    Entrance {
+        interface: ingress.to_owned(),
+        part,
+        node,
+    }
 }
 
 fn to_position(position: usize) -> u8 {
@@ -219,19 +258,22 @@ fn share_budget(
     })
 }
 
-/// The name of a chain on its nodes, whatever its generation: that of its first part.
-fn whole_name(chain: &str) -> String {
-    part_name(chain, 0, (0, 0))
+/// Names the first part of a new chain. All parts of all generations have this name as that of the
+/// whole.
+fn first_name(chain: &str) -> String {
+    fit_name(chain, "-p0")
 }
 
-/// Names a part. The first part keeps its name, because it changes live; the others are new in each
-/// generation.
+/// Names a part that is new in this generation.
 fn part_name(chain: &str, generation: u16, (replica, number): (usize, usize)) -> String {
-    let end = match (replica, number) {
-        (0, 0) => "-p0".to_owned(),
-        (0, _) => format!("-g{generation}p{number}"),
+    let end = match replica {
+        0 => format!("-g{generation}p{number}"),
         _ => format!("-g{generation}r{replica}p{number}"),
     };
+    fit_name(chain, &end)
+}
+
+fn fit_name(chain: &str, end: &str) -> String {
     if chain.len() + end.len() <= MAX_NAME {
         return format!("{chain}{end}");
     }

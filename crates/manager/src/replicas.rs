@@ -12,11 +12,7 @@ use crate::plan::SpanPlan;
 /// # Errors
 /// A replica is on the node of the function in front of it, or two replicas are on one node.
 pub fn join(paths: Vec<SpanPlan>, position: usize) -> Result<SpanPlan, String> {
-    let mut joined = SpanPlan {
-        parts: Vec::new(),
-        branches: Vec::new(),
-        delays_ns: Vec::new(),
-    };
+    let mut joined = SpanPlan::default();
     let mut branches: Vec<BranchSpec> = Vec::new();
     for mut path in paths {
         let mut parts = path.parts.iter();
@@ -32,6 +28,7 @@ pub fn join(paths: Vec<SpanPlan>, position: usize) -> Result<SpanPlan, String> {
         if joined.parts.is_empty() {
             joined.parts = path.parts;
             joined.delays_ns = path.delays_ns;
+            joined.entrance = path.entrance;
         } else {
             keep_least_latency(&mut joined, &path);
         }

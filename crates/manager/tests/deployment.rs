@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use myelin_api::{ApiError, ChainStatus, ChainUp, UpRequest};
+use myelin_api::{
+    ApiError, ChainState, ChainStatus, ChainUp, PacketAccount, PartStatus, UpRequest,
+};
 use myelin_manager::deployment::{NewPart, bring_up, retire, take_down, undo};
-use myelin_manager::{Deployment, PartTakers, PlacedPart};
+use myelin_manager::{Deployment, EndedPath, PartTakers, PlacedPart};
 
 /// Nodes that record their parts, and of which one ends at a given call.
 #[derive(Default)]
@@ -21,6 +23,12 @@ struct State {
     takes: usize,
     /// The call of `take` that fails, and whether the agent takes the part before it ends.
     failing: Option<(usize, bool)>,
+    /// Whether the parts have counts.
+    counts: bool,
+    /// Packets that still arrive at the last part, one before each answer.
+    late: u64,
+    /// Packets that each part has received.
+    passed: u64,
 }
 
 impl PartTakers for Nodes {
@@ -44,11 +52,75 @@ impl PartTakers for Nodes {
         let mut state = self.state.lock().unwrap();
         state.log.push(format!("remove {part}"));
         state.parts.remove(&(node.to_owned(), part.to_owned()));
+        if part == "stuck" {
+            return Err(ApiError::failed("the node is stuck"));
+        }
         Ok(())
     }
 
-    fn status(&self, _: &str, _: &str) -> Result<Option<ChainStatus>, ApiError> {
-        Ok(None)
+    fn status(&self, node: &str, part: &str) -> Result<Option<ChainStatus>, ApiError> {
+        let mut state = self.state.lock().unwrap();
+        if !state.counts || !state.parts.contains(&(node.to_owned(), part.to_owned())) {
+            return Ok(None);
+        }
+        let mut passed = state.passed;
+        if part.ends_with("p3") {
+            // The last part has all packets but the late ones.
+            passed -= state.late;
+            state.late = state.late.saturating_sub(1);
+            let late = format!("late {}", state.late);
+            state.log.push(late);
+        }
+        Ok(Some(status(part, passed)))
+    }
+}
+
+/// The status of a part that all received packets have left.
+fn status(part: &str, passed: u64) -> ChainStatus {
+    let ChainUp { owner, plan, .. } = up(part);
+    let wires = PartStatus {
+        received: (!part.ends_with("p0")).then_some(passed),
+        sent: (!part.ends_with("p3")).then_some(passed),
+        ..PartStatus::default()
+    };
+    ChainStatus {
+        chain: part.to_owned(),
+        owner,
+        spi: 1,
+        generation: 0,
+        state: ChainState::Active,
+        best_effort: false,
+        bound_ns: None,
+        plan: Box::new(plan),
+        mapping: String::new(),
+        hook: String::new(),
+        ingress: String::new(),
+        egress: String::new(),
+        port_faults: Vec::new(),
+        packets_in: passed,
+        bytes_in: 0,
+        policed: 0,
+        policed_bytes: 0,
+        dropped_fragments: 0,
+        part: Some(wires),
+        packets_out: passed,
+        drops: 0,
+        account: PacketAccount {
+            packets_in: passed,
+            packets_out: passed,
+            ..PacketAccount::default()
+        },
+        last_packet_ms_ago: None,
+        hops: Vec::new(),
+        shaper: None,
+        sojourn: None,
+        sojourn_sections: Vec::new(),
+        worker: None,
+        more_workers: Vec::new(),
+        rings: Vec::new(),
+        hosts: Vec::new(),
+        sla: None,
+        up_s: 0.0,
     }
 }
 
@@ -162,4 +234,92 @@ fn nothing_remains_of_a_chain_whose_agent_ends_at_any_step() {
             assert_eq!(takes, if at == 3 { 9 } else { 7 }, "{at} {is_taken}");
         }
     }
+}
+
+/// The parts of the next path, when packets enter at another node.
+fn moved() -> Vec<NewPart> {
+    let mut parts = parts(1);
+    "n9".clone_into(&mut parts[0].at.node);
+    parts
+}
+
+#[test]
+fn a_path_with_another_first_part_comes_up_beside_the_previous_one() {
+    let nodes = Nodes::default();
+    let first = all_up(&nodes);
+    let second = bring_up(&nodes, moved(), Duration::ZERO, Some(&first)).unwrap();
+    let state = || nodes.state.lock().unwrap();
+    assert_eq!(state().parts.len(), 8);
+    state().counts = true;
+    state().passed = 70;
+    let before = state().log.len();
+    let ended = retire(&nodes, &first, &second);
+    assert_eq!(state().log[before], "remove p0");
+    assert_eq!(names(&nodes), NEW);
+    assert!(state().parts.contains(&("n9".into(), "p0".into())));
+    let all = EndedPath {
+        entered: Some(70),
+        left: 70,
+    };
+    assert_eq!(ended, all);
+}
+
+#[test]
+fn an_undone_change_keeps_the_previous_first_part_at_its_place() {
+    let nodes = Nodes::default();
+    let first = all_up(&nodes);
+    let second = bring_up(&nodes, moved(), Duration::ZERO, Some(&first)).unwrap();
+    undo(&nodes, &second, Some(&first)).unwrap();
+    assert_eq!(names(&nodes), OLD);
+    for (at, is_taken) in [(4, false), (5, true), (7, false), (7, true)] {
+        let nodes = Nodes::default();
+        let first = all_up(&nodes);
+        nodes.state.lock().unwrap().failing = Some((at, is_taken));
+        bring_up(&nodes, moved(), Duration::ZERO, Some(&first)).unwrap_err();
+        let state = nodes.state.lock().unwrap();
+        assert_eq!(state.parts.len(), 4, "{at} {is_taken}");
+        assert!(state.parts.contains(&("n0".into(), "p0".into())));
+        assert!(state.log.iter().filter(|call| *call == "take p0").count() <= 2);
+    }
+}
+
+/// All parts drain together: none goes before the last packet has left the last part.
+#[test]
+fn no_part_goes_while_packets_move() {
+    let nodes = Nodes::default();
+    let deployment = all_up(&nodes);
+    let before = {
+        let mut state = nodes.state.lock().unwrap();
+        (state.counts, state.passed, state.late) = (true, 40, 5);
+        state.log.len()
+    };
+    take_down(&nodes, &deployment).unwrap();
+    let state = nodes.state.lock().unwrap();
+    let log = &state.log[before..];
+    let place = |call: &str| log.iter().position(|done| done == call).unwrap();
+    assert_eq!(place("remove p0"), 0);
+    for part in ["g0p1", "g0p2", "g0p3"] {
+        assert!(
+            place(&format!("remove {part}")) > place("late 0"),
+            "{log:?}"
+        );
+    }
+}
+
+#[test]
+fn a_part_that_stays_is_told_and_keeps_no_other_part() {
+    let nodes = Nodes::default();
+    let mut parts = parts(0);
+    for stuck in [0, 2] {
+        let mut parts = parts.clone();
+        "stuck".clone_into(&mut parts[stuck].at.name);
+        let deployment = bring_up(&nodes, parts, Duration::ZERO, None).unwrap();
+        let error = take_down(&nodes, &deployment).unwrap_err();
+        assert_eq!(error.message, "the node is stuck");
+        let state = nodes.state.lock().unwrap();
+        let removed = state.log.iter().filter(|call| call.starts_with("remove"));
+        assert_eq!(removed.count() % 4, 0, "{:?}", state.log);
+    }
+    parts.clear();
+    assert!(bring_up(&nodes, parts, Duration::ZERO, None).is_err());
 }

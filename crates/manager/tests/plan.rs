@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use myelin_api::ChainSource;
-use myelin_manager::{SpanPlan, SpanRequest, cut, find_route, join, plan, share_latency};
+use myelin_manager::{Entrance, SpanPlan, SpanRequest, cut, find_route, join, plan, share_latency};
 use myelin_packet::MacAddr;
 use myelin_spec::cut::write_part;
 use myelin_spec::{Objects, Way};
@@ -86,6 +86,7 @@ proptest! {
             path: 0x80_0005,
             replica: 0,
             generation: 3,
+            previous: None,
             costs_ns: &costs,
             spaces: &[],
             address: &address,
@@ -150,6 +151,7 @@ fn a_plan_names_what_is_missing() {
             path: 0x80_0001,
             replica: 0,
             generation: 0,
+            previous: None,
             costs_ns: &[],
             spaces: &[],
             address: &address,
@@ -180,6 +182,7 @@ fn plans(paths: &[&[usize]]) -> Vec<SpanPlan> {
             path: 0x80_0001 + replica as u32,
             replica,
             generation: 0,
+            previous: None,
             costs_ns: &vec![100.0; places.len()],
             spaces: &[],
             address: &address,
@@ -242,6 +245,7 @@ fn stamps_of_another_clock_are_not_compared() {
             path: 0x80_0001,
             replica: 0,
             generation: 0,
+            previous: None,
             costs_ns: &costs,
             spaces: &[],
             address: &address,
@@ -262,4 +266,39 @@ fn stamps_of_another_clock_are_not_compared() {
     assert_eq!(own[..3], [None, None, None]);
     // The stamp of n3 is that of n2.
     assert!(own[3].is_some() && own[3] < all[3], "{own:?}");
+}
+
+#[test]
+fn the_first_part_is_new_where_packets_enter_at_another_place() {
+    let (objects, _) = lab(&[0, 1], "100ms");
+    let name = |previous: Option<&Entrance>| {
+        let request = SpanRequest {
+            chain: &objects.chains[0],
+            topology: &objects.topologies[0],
+            path: 0x80_0001,
+            replica: 0,
+            generation: 2,
+            previous,
+            costs_ns: &[1.0, 1.0],
+            spaces: &[],
+            address: &address,
+        };
+        let planned = plan(&request).unwrap();
+        let first = &planned.parts[0].1;
+        assert_eq!(first.name, planned.entrance.part);
+        // Functions keep their state and their workers by the name of the whole.
+        let whole = first.part.as_ref().and_then(|part| part.whole.clone());
+        assert_eq!(whole.as_deref(), Some("whole-p0"));
+        planned.entrance.part
+    };
+    let at = |node: &str, interface: &str, part: &str| Entrance {
+        node: node.into(),
+        interface: interface.into(),
+        part: part.into(),
+    };
+    assert_eq!(name(None), "whole-p0");
+    assert_eq!(name(Some(&at("n0", "eth0", "whole-p0"))), "whole-p0");
+    assert_eq!(name(Some(&at("n0", "eth0", "whole-g1p0"))), "whole-g1p0");
+    assert_eq!(name(Some(&at("n1", "eth0", "whole-p0"))), "whole-g2p0");
+    assert_eq!(name(Some(&at("n0", "eth7", "whole-p0"))), "whole-g2p0");
 }

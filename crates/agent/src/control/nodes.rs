@@ -1,5 +1,6 @@
 //! Watches the agents of topologies' nodes: ends silent ones, starts ended ones anew, and brings
-//! the chains over nodes up again that lost a part with an agent.
+//! the chains over nodes up again that lost a part with an agent. Starts the daemons of OpenFlow
+//! switches anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub(crate) fn start(node: &Arc<Node>) {
         while let Some(node) = node.upgrade() {
             for topology in node.topologies.all() {
                 check_agents(&node, &topology);
+                check_switches(&node, &topology);
                 restore_chains(&node, &topology, &mut failed);
             }
             drop(node);
@@ -48,6 +50,21 @@ fn check_agents(node: &Node, topology: &Arc<RunningTopology>) {
                 }
             }
         }
+    }
+}
+
+/// Heals the OpenFlow switches of a topology.
+fn check_switches(node: &Node, topology: &Arc<RunningTopology>) {
+    let Some(openflow) = topology.openflow.as_ref().filter(|all| all.must_restart()) else {
+        return;
+    };
+    let names = BTreeSet::from([topology.name.clone()]);
+    // A request that works on the topology may end the switches.
+    let Ok(_reserved) = node.chains.reserved.reserve(names, &|| true) else {
+        return;
+    };
+    if is_running(node, topology) {
+        openflow.restart();
     }
 }
 

@@ -103,6 +103,13 @@ fn drain_exit(plane: &Plane, previous: &Generation) -> Option<u64> {
     Some(exit.sent.packets)
 }
 
+/// Waits until a part without new packets is empty, with its exit link.
+pub(crate) fn drain_part(plane: &Plane, generation: &Generation) {
+    wait_for_packets(plane);
+    drain(plane, generation);
+    drain_exit(plane, generation);
+}
+
 /// Waits until all programs that ran at the last change have ended.
 pub(crate) fn wait_for_packets(plane: &Plane) {
     if let Err(error) = quiesce::wait_for_programs(plane) {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use myelin_manager::deployment::{self, NewPart};
-use myelin_manager::{PartTakers, PlacedPart, SpanPlan, SpanRequest};
+use myelin_manager::{Entrance, PartTakers, PlacedPart, SpanPlan, SpanRequest};
 use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
@@ -22,7 +22,7 @@ use self::status::describe_up;
 use self::takers::Nodes;
 use crate::api::{ApiError, ChainSource, ChainUp, Change, UpRequest};
 use crate::node::Node;
-use crate::node::spans::{LeftBefore, ReplicaPath, RunningSpan};
+use crate::node::spans::{ReplicaPath, RunningSpan};
 use crate::pool::lock;
 
 pub(crate) use self::restore::{find_broken, restore};
@@ -87,12 +87,23 @@ fn retire(node: &Node, new: &RunningSpan, previous: &RunningSpan) {
             return;
         }
     };
-    let left = deployment::retire(&nodes, &previous.deployment, &new.deployment);
-    let first = new.deployment.ups.first();
-    let first = first.and_then(|up| up.previous_packets_out);
-    let mut before = lock(&new.left_before);
-    before.first += first.unwrap_or_default();
-    before.whole += left;
+    let ended = deployment::retire(&nodes, &previous.deployment, &new.deployment);
+    let mut before = lock(&new.earlier_paths);
+    match ended.entered {
+        None => {
+            let first = new.deployment.ups.first();
+            let first = first.and_then(|up| up.previous_packets_out);
+            before.first += first.unwrap_or_default();
+            before.whole += ended.left;
+        }
+        Some(entered) => {
+            let is_only = previous.deployment.parts.len() == 1;
+            let earlier = if is_only { before.first } else { 0 };
+            before.whole += ended.left.saturating_sub(earlier);
+            before.entered += entered;
+            before.first = 0;
+        }
+    }
 }
 
 /// Finds the topology of a chain's nodes.
@@ -184,8 +195,9 @@ fn up_one(
     let previous_span = previous.map(Arc::as_ref);
     let chains = place::place(&nodes, (&declared, &chain), &plan, previous_span)?;
     let starts = start_agents(&nodes, &chains)?;
+    let entrance = previous.map(|old| &old.entrance);
     let build = |paths: &[u32], generation| {
-        let planned = plan_parts(&nodes, (&chains, paths), generation, &plan)?;
+        let planned = plan_parts(&nodes, (&chains, paths), (generation, entrance), &plan)?;
         let parts = write_parts(&planned, &chain, source, force)?;
         Ok::<_, ApiError>((planned, parts))
     };
@@ -199,7 +211,6 @@ fn up_one(
     let paths: Vec<u32> = chains.iter().map(|_| node.spans.take_path()).collect();
     let generation = previous.map_or(0, |old| old.generation.wrapping_add(1));
     let (planned, parts) = build(&paths, generation)?;
-    refuse_other_ingress(&declared, &parts, previous)?;
     let links = Duration::from_nanos(planned.links_ns());
     let old = previous.map(|old| &old.deployment);
     let deployment = deployment::bring_up(&nodes, parts, links, old)
@@ -211,6 +222,8 @@ fn up_one(
     let change = previous.map_or(Change::Created, |_| Change::Changed);
     let mut paths = paths.into_iter().zip(chains);
     let (path, chain) = paths.next().unwrap_or_else(|| (0, declared.clone()));
+    let earlier_paths = previous.map(|old| *lock(&old.earlier_paths));
+    let earlier_paths = earlier_paths.unwrap_or_default();
     let span = RunningSpan {
         functions: functions.collect(),
         delays_ns: planned.delays_ns.clone(),
@@ -227,11 +240,10 @@ fn up_one(
             .map(|(path, chain)| ReplicaPath { path, chain })
             .collect(),
         generation,
+        entrance: planned.entrance,
         deployment,
         loss: previous.map_or_else(Arc::default, |old| Arc::clone(&old.loss)),
-        left_before: Mutex::new(
-            previous.map_or_else(LeftBefore::default, |old| *lock(&old.left_before)),
-        ),
+        earlier_paths: Mutex::new(earlier_paths),
         since: previous.map_or_else(Instant::now, |old| old.since),
     };
     Ok((Arc::new(span), change))
@@ -250,7 +262,7 @@ fn find_topology(chain: &ServiceChain) -> String {
 fn plan_parts(
     nodes: &Nodes<'_>,
     (chains, paths): (&[ServiceChain], &[u32]),
-    generation: u16,
+    (generation, previous): (u16, Option<&Entrance>),
     plan: &Plan,
 ) -> Result<SpanPlan, ApiError> {
     let costs = plan.hops.iter().map(myelin_planner::Hop::total_ns);
@@ -264,6 +276,7 @@ fn plan_parts(
             path: *path,
             replica,
             generation,
+            previous,
             costs_ns: &costs,
             spaces: &spaces,
             address: &|node, interface| nodes.address(node, interface),
@@ -388,25 +401,6 @@ fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<Running
     let removed = deployment::take_down(&nodes, &old.deployment);
     removed.map_err(|error| super::with_chain_name(chain, error))?;
     Ok(None)
-}
-
-/// Refuses a change that moves the first part, because packets enter at one node.
-fn refuse_other_ingress(
-    chain: &ServiceChain,
-    parts: &[NewPart],
-    previous: Option<&Arc<RunningSpan>>,
-) -> Result<(), ApiError> {
-    let old = previous.and_then(|old| old.deployment.parts.first());
-    match (old, parts.first()) {
-        (Some(old), Some(new)) if old.at.node != new.at.node => Err(failed(
-            chain,
-            format!(
-                "the first functions run on the node `{}` and cannot move to `{}` live: `myelin down {}` first",
-                old.at.node, new.at.node, chain.name
-            ),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// Removes a chain over nodes. Returns false when none has that name.

@@ -92,35 +92,30 @@ pub(crate) fn switch_back(plane: &Plane, done: SwitchedOn) -> Option<Arc<Running
     None
 }
 
-/// Removes a chain's match from its front door. Returns false if the front door sent no packets to
-/// the chain.
-pub(crate) fn switch_off(running: &RunningChain) -> bool {
+/// Removes a chain's match from its front door. Waits until the packets inside the first part of a
+/// chain over nodes have left, because other nodes wait for them.
+pub(crate) fn switch_off(plane: &Plane, running: &RunningChain) {
     let was_redirected =
         running.change(|generations| std::mem::replace(&mut generations.is_classified, false));
     if !was_redirected {
-        return false;
+        return;
     }
     let generation = running.generation();
-    let removed = match generation.layout.front_door() {
-        FrontDoor::Kernel(_) => generation.entrance().and_then(|entrance| {
-            let removed = entrance.remove(&generation.chain.matches);
-            removed.map_err(ApiError::failed)
-        }),
-        FrontDoor::Worker(worker, ..) => {
-            let entrance = generation.entrance.as_ref();
-            let removed = entrance.map_or(Ok(()), |entrance| {
-                entrance.remove(&generation.chain.matches)
-            });
-            let stopped = worker.state().handle().stop_redirect(running.spi);
-            removed
-                .map_err(ApiError::failed)
-                .and(stopped.map_err(ApiError::failed))
-        }
+    let (chain, entrance) = (&generation.chain, generation.entrance.as_ref());
+    let rule = &chain.matches;
+    let closed = entrance.map_or(Ok(()), |entrance| entrance.remove_at_ingress(rule));
+    if chain.part.is_some() && chain.from().is_none() {
+        retire::drain_part(plane, &generation);
+    }
+    let removed = entrance.map_or(Ok(()), |entrance| entrance.remove_behind_link(rule));
+    let removed = closed.and(removed).map_err(ApiError::failed);
+    let stopped = match generation.layout.front_door() {
+        FrontDoor::Kernel(_) => Ok(()),
+        FrontDoor::Worker(worker, ..) => worker.state().handle().stop_redirect(running.spi),
     };
-    if let Err(error) = removed {
+    if let Err(error) = removed.and(stopped.map_err(ApiError::failed)) {
         tracing::warn!(chain = running.name, %error, "cannot remove the match of the chain from the classifier");
     }
-    true
 }
 
 /// Redirects packets to a new chain, after everything behind the front door is ready.

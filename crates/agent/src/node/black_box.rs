@@ -269,8 +269,8 @@ impl BlackBox {
             last_end: state.and_then(|state| state.last_end.clone()),
             log: self.log_path.display().to_string(),
             resident_kib: pid
-                .and_then(|pid| procfs::memory(pid).ok())
-                .map_or(0, |memory| memory.resident_bytes / 1024),
+                .and_then(|pid| procfs::resident_bytes(pid).ok())
+                .map_or(0, |bytes| bytes / 1024),
             cpu_s: usage.cpu_ns as f64 / 1e9,
             packets_out: 0,
             packets_back: 0,

@@ -93,8 +93,13 @@ impl Entrance {
 
     /// Removes a match, first at the ingress port.
     pub(crate) fn remove(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
-        self.ingress.door().remove(rule)?;
+        self.remove_at_ingress(rule)?;
         self.remove_behind_link(rule)
+    }
+
+    /// Removes a match at the ingress port. Packets on an entry link still reach the front door.
+    pub(crate) fn remove_at_ingress(&self, rule: &Match) -> Result<(), myelin_kernel::Error> {
+        self.ingress.door().remove(rule).map(drop)
     }
 
     /// Removes a match behind the entry link. Does nothing without an entry link.

@@ -50,28 +50,47 @@ pub(crate) fn impair_from(first: usize, network: &Network) -> Result<(), String>
 /// Sets or changes the disciplines at both ends of the link at this position of the topology.
 ///
 /// # Errors
-/// The kernel refuses a discipline.
+/// The kernel refuses a discipline. Both ends then have the impairments that the topology
+/// describes, unless the kernel refuses these too.
 pub(crate) fn impair(
     network: &Network,
     position: usize,
     impairments: &Impairments,
 ) -> Result<(), String> {
-    let Some((_, ends, _)) = network.links().nth(position) else {
+    let described = network.topology().links.get(position);
+    let link = network.links().nth(position).zip(described);
+    let Some(((_, ends, _), described)) = link else {
         return Ok(());
     };
-    let netem = netem_of(impairments);
-    for end in ends {
+    let values = [&described.impairments, impairments].map(netem_of);
+    set_both(ends, &values, |end, netem| {
         let set = || {
             let mut netlink = match &end.netns {
                 Some(netns) => Netlink::open_in(&Netns::open(netns)?)?,
                 None => Netlink::open()?,
             };
             let link = netlink.link(&end.interface)?.id();
-            netlink.apply([netem::set(&link, &netem)])
+            netlink.apply([netem::set(&link, netem)])
         };
-        set().map_err(|error| error.to_string())?;
-    }
-    Ok(())
+        set().map_err(|error| error.to_string())
+    })
+}
+
+/// Gives both ends new values. If the second end refuses them, gives the first end the old ones.
+fn set_both<E>(
+    ends: [E; 2],
+    [old, new]: &[Netem; 2],
+    set: impl Fn(&E, &Netem) -> Result<(), String>,
+) -> Result<(), String> {
+    let [first, second] = &ends;
+    set(first, new)?;
+    set(second, new).map_err(|error| match set(first, old) {
+        Ok(()) => error,
+        Err(cause) => format!(
+            "{error}; the other direction keeps the new values, because the kernel refuses the old ones: {cause}: repeat \
+             the change"
+        ),
+    })
 }
 
 /// netem has one limit for the packets that wait for the rate and for the delay.
@@ -108,5 +127,40 @@ mod tests {
         let none = netem_of(&Impairments::default());
         assert_eq!((none.loss_burst, none.rate_bps), (1, None));
         assert!(none.limit >= 1000);
+    }
+
+    #[test]
+    fn both_ends_keep_the_old_values_when_the_second_end_refuses_the_new_ones() {
+        let delay = |delay_ns| {
+            netem_of(&Impairments {
+                delay_ns,
+                ..Impairments::default()
+            })
+        };
+        let values = [delay(1), delay(2)];
+        let change = |refused: &[(&str, u64)]| {
+            let ends = std::cell::RefCell::new(std::collections::BTreeMap::new());
+            let set = |end: &&'static str, netem: &Netem| {
+                if refused.contains(&(*end, netem.delay_ns)) {
+                    return Err(format!("{end} refuses"));
+                }
+                ends.borrow_mut().insert(*end, netem.delay_ns);
+                Ok(())
+            };
+            let changed = set_both(["a", "b"], &values, set);
+            (changed, ends.into_inner())
+        };
+        assert_eq!(change(&[]), (Ok(()), [("a", 2), ("b", 2)].into()));
+        let (error, ends) = change(&[("b", 2)]);
+        assert_eq!((error, ends), (Err("b refuses".into()), [("a", 1)].into()));
+        let (error, ends) = change(&[("a", 2)]);
+        assert_eq!((error, ends), (Err("a refuses".into()), [].into()));
+        let (error, ends) = change(&[("b", 2), ("a", 1)]);
+        let error = error.unwrap_err();
+        assert!(
+            error.contains("keeps the new values") && error.contains("a refuses"),
+            "{error}"
+        );
+        assert_eq!(ends, [("a", 2)].into());
     }
 }

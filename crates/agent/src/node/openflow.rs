@@ -6,7 +6,8 @@
 //! in a directory of the run directory. They reach their controllers through sockets of this
 //! directory, at which the agent listens (`relay.rs`).
 //!
-//! The daemons are not restarted: `myelin ps` says when they have ended.
+//! If a daemon ends, both start anew. The database has the switches and their ports; the controllers
+//! make the flows anew.
 
 mod relay;
 
@@ -19,6 +20,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use myelin_dataplane::Deaths;
 use myelin_emulator::{Network, OpenFlowPorts};
 use myelin_linux::cgroup::Hierarchies;
 use myelin_linux::journal::{Resource, ResourceGuard};
@@ -35,6 +37,8 @@ use crate::node::confinement::{
 use crate::pool::lock;
 use relay::Relay;
 
+/// Number of the daemons.
+const DAEMONS: usize = 2;
 /// The user of the daemons.
 const USER: &str = "nobody";
 /// Memory of both daemons, with the flows that a controller makes.
@@ -59,7 +63,17 @@ pub(crate) struct OpenFlow {
     relays: Vec<(String, Relay)>,
     daemons: Mutex<Vec<ConfinedProcess>>,
     confinement: Confinement,
+    files: Files,
+    faults: Mutex<Faults>,
     _directory: ResourceGuard,
+}
+
+/// The faults of the daemons.
+#[derive(Default)]
+struct Faults {
+    deaths: Deaths,
+    /// Whether they ended too often, and are no longer started anew.
+    has_failed: bool,
 }
 
 /// Returns the version of Open vSwitch.
@@ -161,39 +175,67 @@ impl OpenFlow {
             relays,
             daemons: Mutex::default(),
             confinement,
+            files,
+            faults: Mutex::default(),
             _directory: recorded,
         };
-        started.run_daemons(&files)?;
-        files.configure(&switches, &started.confinement)?;
+        started.run_daemons()?;
+        started.files.configure(&switches, &started.confinement)?;
         Ok(Some(started))
     }
 
+    /// Whether a daemon has ended and may start anew.
+    pub(crate) fn must_restart(&self) -> bool {
+        !lock(&self.faults).has_failed && !self.is_running()
+    }
+
+    /// Starts the daemons anew, unless they end too often.
+    pub(crate) fn restart(&self) {
+        let mut faults = lock(&self.faults);
+        for mut daemon in lock(&self.daemons).drain(..).rev() {
+            daemon.kill();
+        }
+        let ends_too_often = faults.deaths.record_death(Instant::now());
+        let started = if ends_too_often {
+            Err(self.files.failed("the daemons ended too often"))
+        } else {
+            // The server waits for its socket.
+            let _ = fs::remove_file(self.files.path.join(DATABASE_SOCKET));
+            self.run_daemons()
+        };
+        match started {
+            Ok(()) => {
+                faults.deaths.record_start();
+                tracing::warn!("started the daemons of OpenFlow switches anew");
+            }
+            Err(error) => {
+                faults.has_failed = ends_too_often || faults.deaths.record_failed_start();
+                tracing::error!(%error, "cannot start the daemons of OpenFlow switches anew");
+            }
+        }
+    }
+
+    /// Whether both daemons run.
+    fn is_running(&self) -> bool {
+        lock(&self.daemons).len() == DAEMONS && !self.has_ended()
+    }
+
     /// Starts both daemons, and waits for the database.
-    fn run_daemons(&self, files: &Files) -> Result<(), ApiError> {
+    fn run_daemons(&self) -> Result<(), ApiError> {
         let server = ["db".to_owned(), format!("--remote=p{DATABASE}")];
-        self.spawn(files, "ovsdb-server", "./db.ctl", &server)?;
+        self.spawn("ovsdb-server", "./db.ctl", &server)?;
         let deadline = Instant::now() + START_TIMEOUT;
-        while !files.path.join(DATABASE_SOCKET).exists() {
+        while !self.files.path.join(DATABASE_SOCKET).exists() {
             if self.has_ended() || Instant::now() > deadline {
-                return Err(files.failed("ovsdb-server does not start"));
+                return Err(self.files.failed("ovsdb-server does not start"));
             }
             std::thread::sleep(PAUSE);
         }
-        self.spawn(
-            files,
-            "ovs-vswitchd",
-            "./switch.ctl",
-            &[DATABASE.to_owned()],
-        )
+        let database = [DATABASE.to_owned()];
+        self.spawn("ovs-vswitchd", "./switch.ctl", &database)
     }
 
-    fn spawn(
-        &self,
-        files: &Files,
-        program: &str,
-        control: &str,
-        args: &[String],
-    ) -> Result<(), ApiError> {
+    fn spawn(&self, program: &str, control: &str, args: &[String]) -> Result<(), ApiError> {
         let own = [
             format!("--unixctl={control}"),
             format!("--user={USER}"),
@@ -201,6 +243,7 @@ impl OpenFlow {
             "-vsyslog:off".to_owned(),
             "-vfile:off".to_owned(),
         ];
+        let files = &self.files;
         // The user of the daemons may have replaced the file by a link.
         let mut options = File::options();
         let log = options.append(true).custom_flags(O_NOFOLLOW);
@@ -227,7 +270,7 @@ impl OpenFlow {
     /// Returns whether a switch has reached its controller; `None`: it is no OpenFlow switch.
     pub(crate) fn state(&self, switch: &str) -> Option<ControllerState> {
         let (_, relay) = self.relays.iter().find(|(name, _)| name == switch)?;
-        Some(if self.has_ended() {
+        Some(if !self.is_running() {
             ControllerState::SwitchEnded
         } else if relay.is_connected() {
             ControllerState::Connected

@@ -136,7 +136,8 @@ impl Port {
         mtu: u32,
     ) -> Result<Self, ApiError> {
         let config = door_config(near, None, BehindLink::No);
-        let mut port = Self::attach_door(plane, near, config, (None, None))?;
+        // No frame arrives at the near end, so the door needs no program.
+        let mut port = Self::make(plane, near, config, (None, None))?;
         (port.mtu, port.is_virtual) = (mtu, false);
         port.wire_exits = Some(exits);
         Ok(port)
@@ -146,9 +147,21 @@ impl Port {
         plane: &Plane,
         link: &Link,
         config: PortConfig,
+        owned: (Option<ResourceGuard>, Option<EntryLink>),
+    ) -> Result<Self, ApiError> {
+        let port = Self::make(plane, link, config, owned)?;
+        port.door.attach_tcx().map_err(ApiError::failed)?;
+        Ok(port)
+    }
+
+    /// Makes a port whose front door is not attached.
+    fn make(
+        plane: &Plane,
+        link: &Link,
+        config: PortConfig,
         (promiscuous, entry_link): (Option<ResourceGuard>, Option<EntryLink>),
     ) -> Result<Self, ApiError> {
-        let port = Self {
+        Ok(Self {
             door: plane.add_port(config).map_err(ApiError::failed)?,
             name: link.name.clone(),
             ifindex: link.index,
@@ -166,9 +179,7 @@ impl Port {
             entry_link,
             wire_exits: None,
             sender: None,
-        };
-        port.door.attach_tcx().map_err(ApiError::failed)?;
-        Ok(port)
+        })
     }
 
     /// Reads the packets that the interface has lost at transmission since it became a port, with

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use myelin_manager::Deployment;
 use myelin_manager::deployment::NewPart;
+use myelin_manager::{Deployment, Entrance};
 use myelin_packet::meta::MAX_SPI;
 use myelin_planner::Plan;
 use myelin_policy::sla::WholeLoss;
@@ -37,6 +37,8 @@ pub(crate) struct RunningSpan {
     pub(crate) generation: u16,
     /// The names of the functions of each part.
     pub(crate) functions: Vec<Vec<String>>,
+    /// The place where packets enter.
+    pub(crate) entrance: Entrance,
     pub(crate) deployment: Deployment,
     /// The longest delay of the links before each part, ns.
     pub(crate) delays_ns: Vec<u64>,
@@ -46,8 +48,8 @@ pub(crate) struct RunningSpan {
     pub(crate) restored: Mutex<Option<String>>,
     /// The loss of the whole, of all generations.
     pub(crate) loss: Arc<Mutex<WholeLoss>>,
-    /// Packets that left the first part, and the whole, on previous paths.
-    pub(crate) left_before: Mutex<LeftBefore>,
+    /// Packets of previous paths.
+    pub(crate) earlier_paths: Mutex<EarlierPaths>,
     /// The time since which the first generation is up.
     pub(crate) since: Instant,
 }
@@ -89,12 +91,14 @@ impl RunningSpan {
     }
 }
 
-/// Packets that left on the previous paths of a chain, as far as these have ended.
+/// Packets of the previous paths of a chain, as far as these have ended.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct LeftBefore {
-    /// The first part, which counts on with each path.
+pub(crate) struct EarlierPaths {
+    /// Packets that entered at first parts that have ended.
+    pub(crate) entered: u64,
+    /// Packets that left the first part, which counts on with each path.
     pub(crate) first: u64,
-    /// The last part of each path.
+    /// Packets that left the last part of each path.
     pub(crate) whole: u64,
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn file(places: &[usize], nodes: usize, keys: &[u8]) -> String {
 }
 
 /// Even functions run in the kernel, odd ones in user space.
-fn function(number: u8, node: usize, config: &str) -> String {
+pub(crate) fn function(number: u8, node: usize, config: &str) -> String {
     let space = if number.is_multiple_of(2) {
         "kernel"
     } else {

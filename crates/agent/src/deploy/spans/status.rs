@@ -125,7 +125,7 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     let state = state.or_else(|| states.clone().find(|state| *state != ChainState::Active));
     let links_ns = u64::try_from(span.deployment.links.as_nanos()).unwrap_or(u64::MAX);
     let bound_ns = add_bounds(&parts).map(|sum| sum.saturating_add(links_ns));
-    let before = *lock(&span.left_before);
+    let before = *lock(&span.earlier_paths);
     let left = match &parts[..] {
         [only] => only.packets_out.saturating_sub(before.first),
         parts => last_parts(parts).map(|part| part.packets_out).sum(),
@@ -147,7 +147,7 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
         ingress,
         egress,
         links_ns,
-        packets_in: parts.first().map_or(0, |part| part.packets_in),
+        packets_in: before.entered + parts.first().map_or(0, |part| part.packets_in),
         packets_out: before.whole + left,
         parts,
         up_s: span.since.elapsed().as_secs_f64(),
