@@ -198,10 +198,13 @@ fn remove_all<'p>(
         let threads: Vec<_> = parts
             .map(|part| scope.spawn(move || remove(part)))
             .collect();
-        threads.into_iter().fold(Ok(()), |outcome, thread| {
+        let removed = threads.into_iter().map(|thread| {
             let failed = |_| Err(ApiError::failed("a thread that removes a part ended"));
-            outcome.and(thread.join().unwrap_or_else(failed))
-        })
+            thread.join().unwrap_or_else(failed)
+        });
+        // Waits for all threads before it looks for an error.
+        let removed: Vec<Result<(), ApiError>> = removed.collect();
+        removed.into_iter().collect()
     })
 }
 

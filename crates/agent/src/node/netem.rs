@@ -63,7 +63,7 @@ pub(crate) fn impair(
         return Ok(());
     };
     let values = [&described.impairments, impairments].map(netem_of);
-    set_both(ends, &values, |end, netem| {
+    set_both(&ends, &values, |end, netem| {
         let set = || {
             let mut netlink = match &end.netns {
                 Some(netns) => Netlink::open_in(&Netns::open(netns)?)?,
@@ -78,11 +78,11 @@ pub(crate) fn impair(
 
 /// Gives both ends new values. If the second end refuses them, gives the first end the old ones.
 fn set_both<E>(
-    ends: [E; 2],
+    ends: &[E; 2],
     [old, new]: &[Netem; 2],
     set: impl Fn(&E, &Netem) -> Result<(), String>,
 ) -> Result<(), String> {
-    let [first, second] = &ends;
+    let [first, second] = ends;
     set(first, new)?;
     set(second, new).map_err(|error| match set(first, old) {
         Ok(()) => error,
@@ -147,7 +147,7 @@ mod tests {
                 ends.borrow_mut().insert(*end, netem.delay_ns);
                 Ok(())
             };
-            let changed = set_both(["a", "b"], &values, set);
+            let changed = set_both(&["a", "b"], &values, set);
             (changed, ends.into_inner())
         };
         assert_eq!(change(&[]), (Ok(()), [("a", 2), ("b", 2)].into()));

@@ -6,8 +6,8 @@
 //! in a directory of the run directory. They reach their controllers through sockets of this
 //! directory, at which the agent listens (`relay.rs`).
 //!
-//! If a daemon ends, both start anew. The database has the switches and their ports; the controllers
-//! make the flows anew.
+//! If a daemon ends, both start anew. The database has the switches and their ports. The
+//! controllers make the flows anew.
 
 mod relay;
 

@@ -48,9 +48,9 @@ fn packets_enter_at_another_host_after_a_change() {
     let hosts = [1, 3, 4];
     let streams = hosts.map(|host| traffic_from(&myelin, host));
     let wait = || {
-        streams
-            .iter()
-            .for_each(|stream| stream.wait_for_packets(300))
+        for stream in &streams {
+            stream.wait_for_packets(300);
+        }
     };
     wait();
     let steps = [("h3", short), ("h4", short), ("h3", short), ("h1", long)];

@@ -39,10 +39,9 @@ fn the_first_chain_of_a_new_topology_loses_no_packet() {
     if skip_unless_root() {
         return;
     }
-    const NODES: usize = 3;
     for round in 0..3 {
         let myelin = Myelin::new_shared();
-        up(&myelin, &topology(NODES));
+        up(&myelin, &topology(3));
         let host = |name: &str, address: &str| {
             let netns = format!("myelin-{}-{name}", myelin.chain_name("line"));
             (Netns::open(&netns).unwrap(), address.parse().unwrap())
