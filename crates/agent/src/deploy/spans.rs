@@ -175,15 +175,7 @@ fn up_one(
         .map(|(topology, _)| topology.to_owned())
         .unwrap_or_default();
     let nodes = nodes_of(node, &chain, &topology)?;
-    if let Some(old) = previous.filter(|old| old.topology != topology) {
-        return Err(failed(
-            &chain,
-            format!(
-                "the chain runs on the nodes of the topology `{}`: `myelin down {}` first",
-                old.topology, chain.name
-            ),
-        ));
-    }
+    refuse_other_topology(&chain, &topology, previous)?;
     let plan = plan_whole(&chain)?;
     place::place(
         &nodes,
@@ -357,6 +349,24 @@ fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<Running
     let removed = deployment::take_down(&nodes, &old.deployment);
     removed.map_err(|error| super::with_chain_name(chain, error))?;
     Ok(None)
+}
+
+/// Refuses a change that moves the chain to the nodes of another topology.
+fn refuse_other_topology(
+    chain: &ServiceChain,
+    topology: &str,
+    previous: Option<&Arc<RunningSpan>>,
+) -> Result<(), ApiError> {
+    match previous.filter(|old| old.topology != topology) {
+        Some(old) => Err(failed(
+            chain,
+            format!(
+                "the chain runs on the nodes of the topology `{}`: `myelin down {}` first",
+                old.topology, chain.name
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a change that moves the first part, because packets enter at one node.
