@@ -182,15 +182,7 @@ fn up_one(
 ) -> Result<(Arc<RunningSpan>, Change), ApiError> {
     let topology = find_topology(&declared);
     let nodes = nodes_of(node, &declared, &topology)?;
-    if let Some(old) = previous.filter(|old| old.topology != topology) {
-        return Err(failed(
-            &declared,
-            format!(
-                "the chain runs on the nodes of the topology `{}`: `myelin down {}` first",
-                old.topology, declared.name
-            ),
-        ));
-    }
+    refuse_other_topology(&declared, &topology, previous)?;
     let plan = plan_whole(&chain)?;
     let previous_span = previous.map(Arc::as_ref);
     let chains = place::place(&nodes, (&declared, &chain), &plan, previous_span)?;
@@ -401,6 +393,24 @@ fn find_previous(node: &Node, chain: &ServiceChain) -> Result<Option<Arc<Running
     let removed = deployment::take_down(&nodes, &old.deployment);
     removed.map_err(|error| super::with_chain_name(chain, error))?;
     Ok(None)
+}
+
+/// Refuses a change that moves the chain to the nodes of another topology.
+fn refuse_other_topology(
+    chain: &ServiceChain,
+    topology: &str,
+    previous: Option<&Arc<RunningSpan>>,
+) -> Result<(), ApiError> {
+    match previous.filter(|old| old.topology != topology) {
+        Some(old) => Err(failed(
+            chain,
+            format!(
+                "the chain runs on the nodes of the topology `{}`: `myelin down {}` first",
+                old.topology, chain.name
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Removes a chain over nodes. Returns false when none has that name.
