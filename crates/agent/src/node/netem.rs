@@ -40,27 +40,28 @@ pub(crate) fn impair_from(first: usize, network: &Network) -> Result<(), String>
     let links = network.topology().links.iter().enumerate();
     for (position, link) in links.skip(first) {
         if link.by == LinkEmulation::Netem {
-            let set = impair(network, position, &link.impairments);
+            let set = impair(network, position, &link.directions());
             set.map_err(|error| format!("link `{}`: {error}", link.name))?;
         }
     }
     Ok(())
 }
 
-/// Sets or changes the disciplines at both ends of the link at this position of the topology.
+/// Sets or changes the disciplines at both ends of the link at this position of the topology: each
+/// is for the packets that its end sends.
 ///
 /// # Errors
 /// The kernel refuses a discipline.
 pub(crate) fn impair(
     network: &Network,
     position: usize,
-    impairments: &Impairments,
+    directions: &[Impairments; 2],
 ) -> Result<(), String> {
     let Some((_, ends, _)) = network.links().nth(position) else {
         return Ok(());
     };
-    let netem = netem_of(impairments);
-    for end in ends {
+    for (end, impairments) in ends.iter().zip(directions) {
+        let netem = netem_of(impairments);
         let set = || {
             let mut netlink = match &end.netns {
                 Some(netns) => Netlink::open_in(&Netns::open(netns)?)?,
@@ -76,7 +77,7 @@ pub(crate) fn impair(
 
 /// netem has one limit for the packets that wait for the rate and for the delay.
 fn netem_of(impairments: &Impairments) -> Netem {
-    let of_direction = packets_of(impairments) / 2;
+    let of_direction = packets_of(impairments);
     let loss = impairments.loss;
     Netem {
         delay_ns: impairments.delay_ns,
