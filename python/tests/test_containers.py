@@ -256,7 +256,11 @@ class OnHosts(HostsTest):
         self.assertEqual(waiting.wait(60), 6)
         self.assertIn(b"caught\n", waiting.stdout.read())
         waiting.stdout.close()
-        for call in (lambda: box.popen(["no-such-program"]), lambda: box.popen(["true"], cwd="/no/such/directory")):
+        calls: list[Callable[[], object]] = [
+            lambda: box.popen(["no-such-program"]),
+            lambda: box.popen(["true"], cwd="/no/such/directory"),
+        ]
+        for call in calls:
             with self.assertRaises(CommandError) as raised:
                 call()
             self.assertIn("box", raised.exception.message)

@@ -69,7 +69,8 @@ pub enum ExecEvent {
     },
     /// The program has ended. This is the last line.
     Ended {
-        /// The exit status; `None`: a signal ended the program. In a container, 128 plus the signal.
+        /// The exit status; `None`: a signal ended the program. In a container, 128 plus the
+        /// signal.
         code: Option<i32>,
         /// The number of the signal that ended the program.
         signal: Option<i32>,

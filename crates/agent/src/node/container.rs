@@ -142,8 +142,8 @@ impl Container {
             .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn().map_err(|error| runc_error(&error))?;
-        // A program that ends at once is gone when runc ends. Its handle, opened while runc prepares
-        // the container, still has its exit status.
+        // A program that ends at once is gone when runc ends. Its handle, opened while runc
+        // prepares the container, still has its exit status.
         let mut handles: Vec<PidFd> = Vec::new();
         let watch = || {
             for pid in group.processes() {
@@ -333,18 +333,6 @@ fn oci_config(
             "/dev/shm",
             "tmpfs",
             &["nosuid", "noexec", "nodev", "mode=1777"],
-        ),
-        // The terminals of further programs. The kernel takes no group here that a user namespace lacks.
-        fresh(
-            "/dev/pts",
-            "devpts",
-            &[
-                "nosuid",
-                "noexec",
-                "newinstance",
-                "ptmxmode=0666",
-                "mode=0620",
-            ],
         ),
         fresh("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
         fresh("/tmp", "tmpfs", &["nosuid", "nodev", "mode=1777"]),

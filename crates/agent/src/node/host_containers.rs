@@ -190,7 +190,8 @@ impl HostContainers {
     /// Starts a further program in a container. A user without all rights has only own containers.
     ///
     /// # Errors
-    /// No such container of this user, it lies in a user namespace, it has ended, or the program does not start.
+    /// No such container of this user, it lies in a user namespace or has ended, or the program
+    /// does not start.
     pub(crate) fn start_program(
         &self,
         host: &FoundHost,

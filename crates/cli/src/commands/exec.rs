@@ -59,39 +59,38 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         directory: directory.unwrap_or_else(|| "/".to_owned()),
         ..ExecRequest::default()
     };
-    run(&client, request)
+    let (input, output) = (std::io::stdin(), std::io::stdout());
+    if input.is_terminal() && output.is_terminal() {
+        let request = ExecRequest {
+            is_terminal: true,
+            ..request
+        };
+        return terminal::run(&client, &request);
+    }
+    run(&client, &request)
 }
 
 /// Runs a program in a container and returns its exit status. The program has the container's
-/// environment and directory.
+/// environment and directory, and gets pipes instead of a terminal.
 pub(crate) fn execute_in_container(
     client: &Client,
     container: ContainerName,
     command: &[OsString],
 ) -> Result<ExitCode, ApiError> {
-    let terminal = std::env::var("TERM").ok();
     let request = ExecRequest {
         host: container.host,
         container: Some(container.name),
         command: to_text(command)?,
-        env: terminal
-            .map(|name| ("TERM".to_owned(), name))
-            .into_iter()
-            .collect(),
         ..ExecRequest::default()
     };
-    run(client, request)
+    run(client, &request)
 }
 
-fn run(client: &Client, mut request: ExecRequest) -> Result<ExitCode, ApiError> {
+fn run(client: &Client, request: &ExecRequest) -> Result<ExitCode, ApiError> {
     let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    request.is_terminal = input.is_terminal() && output.is_terminal();
-    if request.is_terminal {
-        return terminal::run(client, &request);
-    }
     let signals = catch(&PASSED)?;
     let descriptors = [input.as_fd(), output.as_fd(), errors.as_fd()];
-    let mut stream = client.exec(&request, descriptors)?;
+    let mut stream = client.exec(request, descriptors)?;
     loop {
         if let Some(status) = follow(&mut stream)? {
             return Ok(status);

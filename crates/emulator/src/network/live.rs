@@ -106,8 +106,8 @@ impl Network {
         }
     }
 
-    /// Records delay, rate and loss of both directions of the link at this position of the topology,
-    /// after the caller has changed them.
+    /// Records delay, rate and loss of both directions of the link at this position of the
+    /// topology, after the caller has changed them.
     pub fn describe_impairments(&mut self, position: usize, directions: [Impairments; 2]) {
         if let Some(link) = self.topology.links.get_mut(position) {
             link.set_directions(directions);

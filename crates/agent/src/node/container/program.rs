@@ -78,8 +78,7 @@ impl Container {
             .stdin(input)
             .stdout(output)
             .stderr(errors);
-        session::lead(&mut command, Path::new("/"), None, request.is_terminal)
-            .map_err(ApiError::failed)?;
+        session::lead(&mut command, Path::new("/"), None, false).map_err(ApiError::failed)?;
         let mut runc = command.spawn().map_err(|error| runc_error(&error))?;
         // With the command, its copies of the descriptors close: only the program holds them.
         drop(command);
@@ -113,7 +112,6 @@ impl Container {
         let mut config: Value = serde_json::from_slice(&config)?;
         let mut process = config["process"].take();
         process["args"] = json!(request.command);
-        process["terminal"] = json!(request.is_terminal);
         if !request.directory.is_empty() {
             process["cwd"] = json!(request.directory);
         }

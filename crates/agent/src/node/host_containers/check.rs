@@ -61,6 +61,11 @@ pub(super) fn check_program(title: &str, request: &ExecRequest) -> Result<(), Ap
             "{title}: no program is given: write the program and its arguments"
         )));
     }
+    if request.is_terminal {
+        return Err(ApiError::usage(format!(
+            "{title}: a further program gets pipes and no terminal: send the request without `is_terminal`"
+        )));
+    }
     let directory = &request.directory;
     if !directory.is_empty() && !directory.starts_with('/') {
         return Err(ApiError::usage(format!(
