@@ -92,7 +92,7 @@ class Controller:
         if best is self.at:
             return 0.0
         start = time.perf_counter()
-        service = best.add_container("service", command=["python3", "-c", SERVER, SERVICE])
+        service = best.add_container("service", command=["python3", "-c", SERVER, SERVICE], watch="0ms")
         while "serves" not in service.logs():
             time.sleep(0.01)
         self.steering.to(best)
@@ -115,12 +115,11 @@ def main() -> None:
             for host in hosts:
                 net.add_link(host, station)
         net.start()
-        for server in servers:
-            # All servers have the service's address, and none answers who has it.
-            server.cmd(f"sysctl -q net.ipv4.conf.all.arp_ignore=1; ip address add {SERVICE}/32 dev lo", check=True)
-            server.popen(["python3", "-c", SERVER, server.address])
-        client.cmd(f"ip neighbour replace {SERVICE} lladdr 02:00:00:00:00:01 dev eth0", check=True)
         controller = Controller(net, client, servers)
+        controller.steering.prepare(*servers)
+        for server in servers:
+            # The agents probe it.
+            server.popen(["python3", "-c", SERVER, server.address])
         controller.place(a1)
         user = client.popen(["python3", "-c", CLIENT], stdin=subprocess.PIPE)
         client.move(bs2)

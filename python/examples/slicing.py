@@ -39,8 +39,9 @@ def control(net: myelin.Network, rate_kbps: Optional[int] = None) -> myelin.Proc
             raise SystemExit("osken-manager ended")
         time.sleep(0.1)
     for pair in (("r1", "r2"), ("b1", "b2")):
-        while net.ping(*pair, timeout_s=1).received == 0:
-            pass
+        # The first packets of a station wait for its controller.
+        if not any(net.ping(*pair, timeout_s=1).received for _ in range(60)):
+            raise SystemExit(f"{pair[0]} does not reach {pair[1]}: the controller gives no flows")
     return controller
 
 

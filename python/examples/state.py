@@ -109,13 +109,10 @@ def main() -> None:
         for host, station in ((client, bs1), (e1, bs1), (e2, bs2)):
             net.add_link(host, station)
         net.start()
-        for server in (e1, e2):
-            # Both have the service's address, and none answers who has it.
-            server.cmd(f"sysctl -q net.ipv4.conf.all.arp_ignore=1; ip address add {SERVICE}/32 dev lo", check=True)
-        client.cmd(f"ip neighbour replace {SERVICE} lladdr 02:00:00:00:00:01 dev eth0", check=True)
+        steering = myelin.Steering(net, client, SERVICE, PORT)
+        steering.prepare(e1, e2)
 
         old = start(e1)
-        steering = myelin.Steering(net, client, SERVICE, PORT)
         steering.to(e1)
         user = client.popen(["python3", "-c", CLIENT], stdin=subprocess.PIPE)
         client.move(bs2)

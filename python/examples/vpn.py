@@ -10,6 +10,7 @@ carries: of a message without the tunnel, then of the same message in it.
 """
 
 import os
+import select
 import subprocess
 import tempfile
 from pathlib import Path
@@ -62,8 +63,13 @@ def send(sender: myelin.Host, receiver: myelin.Host, address: str) -> str:
     with receiver.popen(["python3", "-c", RECEIVER]) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        sender.cmd(["python3", "-c", SENDER, address, MESSAGE], check=True)
-        return program.stdout.readline().decode().strip()
+        # A datagram may be lost, so the sender repeats it.
+        for _ in range(30):
+            sender.cmd(["python3", "-c", SENDER, address, MESSAGE], check=True)
+            if select.select([program.stdout], [], [], 1)[0]:
+                return program.stdout.readline().decode().strip()
+        program.kill()
+    raise SystemExit(f"no datagram from {sender.name} arrives at {address}")
 
 
 def send_captured(net: myelin.Network, address: str) -> bytes:

@@ -38,7 +38,6 @@ SENTENCES = {
     "baresshd": "inNamespace=False",
     "clusterdemo": "a network is on one machine",
     "controlnet": "inNamespace=False",
-    "intfoptions": "in one direction",
     "limit": "sched='rt'",
     "mobility": "`detach` of the switch `s1`",
     "nat": "the NAT `nat0`",
@@ -64,7 +63,8 @@ class Lab(Topo):
     def build(self, **opts):
         s1, s2 = self.addSwitch('s1'), self.addSwitch('s2')
         self.addLink(self.addHost('h1', cpu=.25), s1, bw=50, delay='5ms')
-        self.addLink(self.addHost('H_2', ip='10.0.1.2/8', mac='00:00:00:00:00:22'), s2, loss=0)
+        self.addLink(self.addHost('H_2', ip='10.0.1.2/8', mac='00:00:00:00:00:22'), s2, loss=0,
+                     params1={'delay': '2ms'}, params2={'delay': '1ms'})
         self.addLink(s1, s2)
 
 net = Mininet(topo=Lab(), link=TCLink, host=CPULimitedHost, switch=OVSKernelSwitch, autoSetMacs=True)
@@ -99,6 +99,11 @@ net.configLinkStatus('h1', 's1', 'up')
 print('iperf', [rate.split()[1] for rate in net.iperf(seconds=1)])
 h1.intf().link.config(delay='20ms')
 print('delay', net.pingFull([h1, h2])[0][2][2] >= 40)
+def ways(intf):
+    status = intf.link.made.status
+    return [one.delay_ns // 1000000 for one in (status.impairments, status.back)]
+h1.intf().config(delay='30ms')
+print('ways', ways(h1.intf()), ways(h2.intf()), net.pingFull([h1, h2])[0][2][2] >= 50)
 print('switch', 's1-eth1' in s1.cmd('ip link show s1-eth1'), s1.connected(), len(net.linksBetween(h1, s1)))
 print('names', 'h1' in net, len(net), sorted(net.keys()), net['H_2'] is h2, h1.connectionsTo(s1)[0][1])
 CLI(net, script='@commands')
@@ -146,6 +151,7 @@ changed 10.0.0.9 True 0.0
 down 100.0
 iperf ['Mbits/sec', 'Mbits/sec']
 delay True
+ways [30, 20] [2, 1] True
 switch True True 1
 names True 5 ['H_2', 'c0', 'h1', 's1', 's2'] True s1-eth1
 unlinked [] 3 False
@@ -254,6 +260,9 @@ while "listens" not in srv.getLogs():
     pass
 print("echo", h1.cmd(CLIENT).strip())
 print("logs", "10.0.0.1" in srv.dins.logs().decode(), srv.dins.status, mgr.getContainersDhost("h2") == [srv])
+print("inside", srv.dins.exec_run("ls /sys/class/net"), srv.dins.exec_run(["sh", "-c", "exit 3"])[0], srv.cmd("id -u"))
+wrong = mgr.addContainer("wrong", "h2", "dev_test", "echo wrong; exit 3")
+print("wrong", wrong.getLogs().strip(), wrong.dins.status)
 busy = mgr.addContainer("busy", h2, "dev_test", "while :; do :; done", docker_args={"mem_limit": "64m"})
 (share, memory), = mgr.monResourceStats("busy", sample_num=1, sample_period=2.0)
 print("shares", 10 < share < 60, 0 < memory < 64)
@@ -267,6 +276,9 @@ mgr.stop()
 ECHOED = """ping 0.0
 echo b'hello'
 logs True running True
+inside ExecResult(exit_code=0, output=b'h2-s2\\nlo\\n') 3 0
+
+wrong wrong exited
 shares True True
 removed None ConnectionRefusedError: [Errno 111] Connection refused
 """

@@ -33,6 +33,22 @@ def write_archive(path: Path, command: list[str]) -> None:
             for file in (program, *libraries):
                 if file[1:] not in tar.getnames():
                     tar.add(os.path.realpath(file), file[1:])
+    write_layer(path, layer.getvalue(), command)
+
+
+def hostile_layer(*entries: tuple[bytes, str, str]) -> bytes:
+    """Makes a layer with a good file and these entries: kind, path, target of a link."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for kind, name, target in ((tarfile.REGTYPE, "first", ""), *entries):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            tar.addfile(info)
+    return layer.getvalue()
+
+
+def write_layer(path: Path, layer: bytes, command: list[str]) -> None:
+    """Writes an OCI archive with one layer."""
     blobs: dict[str, bytes] = {}
 
     def add(blob: bytes) -> dict[str, Any]:
@@ -41,7 +57,7 @@ def write_archive(path: Path, command: list[str]) -> None:
         return {"digest": f"sha256:{digest}", "size": len(blob)}
 
     config = {"config": {"Cmd": command, "Env": ["GREETING=of the image"], "WorkingDir": "/srv"}}
-    manifest = {"config": add(json.dumps(config).encode()), "layers": [add(gzip.compress(layer.getvalue()))]}
+    manifest = {"config": add(json.dumps(config).encode()), "layers": [add(gzip.compress(layer))]}
     blobs["index.json"] = json.dumps({"manifests": [add(json.dumps(manifest).encode())]}).encode()
     with tarfile.open(path, "w") as archive:
         for name, blob in blobs.items():
@@ -95,6 +111,10 @@ class OnHosts(HostsTest):
         self.assertEqual(waiting.wait(60), 5)
         self.assertIn(b"caught\n", waiting.stdout.read())
         waiting.stdout.close()
+        # A block that fails does not wait for a program that goes on.
+        with self.assertRaises(ZeroDivisionError), h1.popen(["sleep", "1000"]) as left:
+            raise ZeroDivisionError
+        self.assertEqual(left.returncode, -signal.SIGKILL)
         killed = h1.popen(f"{self.nap(0)} & {self.nap(0)}")
         wait_for("the programs", lambda: len(self.find_programs(f"^{self.nap(0)}")) == 2)
         killed.kill()
@@ -138,7 +158,7 @@ class OnHosts(HostsTest):
         network = self.network("box")
         h1, h2 = network.host("h1"), network.host("h2")
         server = h2.add_container(
-            "server", command="echo $GREETING; exec nc -lkp 7 -e cat || sleep 1000", env={"GREETING": "hello"}
+            "server", command="echo $GREETING; exec sleep 1000", env={"GREETING": "hello"}
         )
         wait_for("the output", lambda: "hello" in server.logs())
         inside = h2.add_container("inside", None, ["sh", "-c", "ip -4 -o address show eth0; touch /usr/x /tmp/x; sleep 999"])
@@ -184,7 +204,7 @@ class OnHosts(HostsTest):
         self.assertEqual((stored.layers, [one.name for one in self.client.images()]), (1, ["shell"]))
         box = h1.add_container("box", "shell", env={"GREETING": "hello"})
         wait_for("the output", lambda: box.logs() == "hello /srv\n")
-        other = h1.add_container("other", "shell", ["/bin/sh", "-c", "echo $GREETING; ls /; ls /nowhere"])
+        other = h1.add_container("other", "shell", ["/bin/sh", "-c", "echo $GREETING; ls /; ls /nowhere || true"])
         wait_for("the other output", lambda: "/nowhere" in other.logs())
         self.assertTrue(other.logs().startswith("of the image\n"), other.logs())
         for call in (
@@ -204,12 +224,130 @@ class OnHosts(HostsTest):
 
     def test_a_container_that_ends_is_told(self) -> None:
         h1 = self.network("ends").host("h1")
-        ends = h1.add_container("ends", command="echo last words; exit 3")
-        wait_for("the end", lambda: not ends.is_running)
-        self.assertEqual(ends.logs(), "last words\n")
-        ends.remove()
+        with self.assertRaises(myelin.ContainerError) as raised:
+            h1.add_container("ends", command="echo last words; exit 3", watch="60s")
+        error = raised.exception
+        self.assertEqual((error.exit_code, error.last_lines), (3, ["last words"]))
+        self.assertIn("last words", error.message)
+        (ended,) = h1.containers
+        self.assertEqual((ended.logs(), ended.stats().has_failed), ("last words\n", True))
+        with self.assertRaises(CommandError) as told:
+            ended.cmd("true")
+        self.assertIn("exited with status 3", told.exception.message)
         again = h1.add_container("ends", command="sleep 1000")
         self.assertTrue(again.is_running)
+        done = h1.add_container("done", command="true", watch="60s")
+        self.assertEqual(done.stats().exit_code, 0)
+
+    def test_further_programs_run_in_a_container(self) -> None:
+        h2 = self.network("further").host("h2")
+        box = h2.add_container("box", command="sleep 1000", env={"GREETING": "hello"})
+        self.assertEqual(box.cmd("echo $GREETING $PWD; ls /sys/class/net"), "hello /\neth0\nlo\n")
+        with box.popen(["cat"], stdin=subprocess.PIPE) as cat:
+            big = os.urandom(1 << 20)
+            self.assertEqual(cat.communicate(big, timeout=60), (big, None))
+        done = box.run("echo $GREETING; echo errors >&2; exit 5")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (5, "hello\n", "errors\n"))
+        self.assertEqual(box.popen(["env"], env={"GREETING": "own"}).communicate()[0].count(b"GREETING=own"), 1)  # type: ignore[union-attr]
+        waiting = box.popen("trap 'echo caught; exit 6' TERM; echo ready; while :; do sleep 0.01; done")
+        assert waiting.stdout is not None
+        self.assertEqual(waiting.stdout.readline(), b"ready\n")
+        waiting.terminate()
+        self.assertEqual(waiting.wait(60), 6)
+        self.assertIn(b"caught\n", waiting.stdout.read())
+        waiting.stdout.close()
+        calls: list[Callable[[], object]] = [
+            lambda: box.popen(["no-such-program"]),
+            lambda: box.popen(["true"], cwd="/no/such/directory"),
+        ]
+        for call in calls:
+            with self.assertRaises(CommandError) as raised:
+                call()
+            self.assertIn("box", raised.exception.message)
+
+    def test_bad_input_is_refused_and_leaves_nothing(self) -> None:
+        network = self.network("bad")
+        h1, h2 = network.host("h1"), network.host("h2")
+        kept = h2.add_container("kept", command="sleep 1000")
+        outside = self.directory / "outside"
+        agent = self.client.info().pid
+
+        def archive(*entries: tuple[bytes, str, str], change: Optional[Callable[[bytes], bytes]] = None) -> Callable[[], object]:
+            def call() -> object:
+                path = self.directory / "bad.tar"
+                write_layer(path, hostile_layer(*entries), ["/bin/true"])
+                if change is not None:
+                    path.write_bytes(change(path.read_bytes()))
+                return self.client.import_image("bad", path)
+
+            return call
+
+        def many(_: bytes) -> bytes:
+            text = io.BytesIO()
+            with tarfile.open(fileobj=text, mode="w") as tar:
+                for number in range(10_001):
+                    tar.addfile(tarfile.TarInfo(f"file-{number}"))
+            return text.getvalue()
+
+        group = f"{network.status.hosts[1].cgroup}".partition("/")[0]
+        own = myelin.Chain(self.name("own"), match={"protocol": "udp"}, functions=[myelin.Function("f", "forward")])
+        self.client.up(own)
+        self.addCleanup(self.client.down, own.name)
+        before = self.count_parts(agent, group)
+        file, link, symlink = tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE
+        cases: list[tuple[Callable[[], object], str]] = [
+            (archive((file, "../outside", "")), "leads out"),
+            (archive((file, f"{outside}", "")), "root of the machine"),
+            (archive((link, "a", "/etc/shadow")), "root of the machine"),
+            (archive((link, "a", "../../etc/shadow")), "leads out"),
+            (archive((symlink, "a", "nowhere"), (file, "a/b", "")), "leads nowhere"),
+            (archive((tarfile.CHRTYPE, "null", "")), "a device"),
+            (archive((tarfile.FIFOTYPE, "pipe", "")), "a pipe"),
+            (archive(change=lambda text: text[:1200]), "bad"),
+            (archive(change=lambda text: text.replace(b"/bin/true", b"/bin/tree")), "does not match its digest"),
+            (archive(change=lambda text: b"no archive " * 1000), "no tar file"),
+            (archive(change=lambda text: b""), "index.json"),
+            (archive(change=many), "more than 10000 files"),
+            (lambda: self.client.import_image("../bad", "/etc/passwd"), "the name is not valid"),
+            (lambda: self.client.import_image("b" * 65, "/etc/passwd"), "the name is not valid"),
+            (lambda: self.client.import_image("bad", self.directory), "no file"),
+            (lambda: h1.add_container("c", "unknown"), "no image `unknown`"),
+            (lambda: h1.add_container("c", "/no/such/directory", "true"), "does not exist"),
+            (lambda: h1.add_container("c", "/etc/passwd", "true"), "not a directory"),
+            (lambda: h1.add_container("c", command=[""]), "no program"),
+            (lambda: h1.add_container("c", command=["a\0b"]), "zero byte"),
+            (lambda: h1.add_container("c", command=["no-such-program"]), "no-such-program"),
+            (lambda: h1.add_container("c", command="true", env={"A": "b\0"}), "zero byte"),
+            (lambda: h1.add_container("c" * 41, command="true"), "the name is not valid"),
+            (lambda: h1.add_container("../c", command="true"), "the name is not valid"),
+            (lambda: h2.add_container("kept", command="true"), "a container of that name exists"),
+            (lambda: h2.add_container("c", command="true", cpu="0m"), "at least"),
+            (lambda: h2.add_container("c", command="true", memory="0B"), "at least"),
+            (lambda: h2.add_container("c", command="true", cpu="0.6cores"), "which the host has"),
+            (lambda: h2.add_container("c", command="true", memory="257MiB"), "which the host has"),
+            (lambda: kept.set_limits(cpu="0.6cores"), "which the host has"),
+            (lambda: kept.popen([""]), "no program"),
+            (lambda: kept.popen(["true"], cwd="relative"), "no absolute path"),
+            (lambda: self.client.add_container("h9", "c", command="true"), "h9"),
+            (lambda: self.client.add_container(f"{own.name}/client", "c", command="true"), "write a topology"),
+            (lambda: self.client.remove_container(h1.path, "none"), "no container `none`"),
+        ]
+        for call, words in cases:
+            with self.subTest(words):
+                with self.assertRaises(myelin.MyelinError) as raised:
+                    call()
+                self.assertIn(words, raised.exception.message)
+        self.assertFalse(outside.exists())
+        self.assertEqual((self.client.images(), [one.name for one in self.client.containers()]), ([], ["kept"]))
+        self.assertTrue(kept.is_running)
+        wait_for("the same parts as before", lambda: self.count_parts(agent, group) == before)
+
+    def count_parts(self, agent: int, group: str) -> list[int]:
+        """Counts the descriptors of the agent, the groups of this run, and the files of containers and images."""
+        groups = subprocess.run(["find", "/sys/fs/cgroup", "-path", f"*{group}*", "-type", "d"], capture_output=True, check=False)
+        parts = [self.client.run_dir / "containers", self.client.run_dir / "runc", self.directory / "images"]
+        files = [len(list(part.rglob("*"))) if part.exists() else 0 for part in parts]
+        return [len(os.listdir(f"/proc/{agent}/fd")), len(groups.stdout.splitlines()), *files]
 
     def test_wrong_arguments_make_nothing(self) -> None:
         network = myelin.Network(client=self.client)
@@ -323,6 +461,12 @@ class WithRules(HostsTest):
         with open(f"/proc/{status.pid}/status") as of_process:
             self.assertIn(f"Uid:\t{NOBODY}\t", of_process.read())
         root_owned = h1.add_container("root", command="sleep 1000")
+        box = myelin.Container(self.client, status)
+        # Neither the user nor root gets a program in there that has more rights.
+        self.assertIn("in a user namespace", self.as_nobody(lambda: box.cmd("id -u")))
+        with self.assertRaises(CommandError):
+            box.cmd("id -u")
+        closed_box = closed.host("h1").add_container("box", command="sleep 1000").stats()
         for refused, expected in (
             (add(path, name="two"), "100m is left"),
             (add(path, cpu=None, name="two"), "no limit"),
@@ -332,6 +476,8 @@ class WithRules(HostsTest):
             (self.as_nobody(lambda: closed.host("h1").cmd("true")), f"topology `{closed.name}`"),
             (self.as_nobody(lambda: self.client.limit_container(path, "box", cpu="0.4cores")), "300m is left"),
             (self.as_nobody(lambda: self.client.remove_container(path, "root")), "another user"),
+            (self.as_nobody(lambda: root_owned.cmd("id")), "another user"),
+            (self.as_nobody(lambda: myelin.Container(self.client, closed_box).cmd("id")), f"topology `{closed.name}`"),
             (self.as_nobody(lambda: self.client.down(opened.name)), "may not send"),
             (self.as_nobody(lambda: self.client.import_image("x", "/etc/shadow")), "may not send"),
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -96,6 +97,39 @@ class Networks(AgentTest):
         network.stop()
         self.assertEqual(self.namespaces(), [])
 
+    def test_a_host_without_a_link_loses_all_pings(self) -> None:
+        network = self.network("alone")
+        network.add_host("h3")
+        network.start()
+        pings = network.ping_all(timeout_s=60)
+        self.assertEqual((pings.sent, pings.received), (6, 2))
+        alone = [ping for ping in pings if "h3" in (ping.source, ping.destination)]
+        self.assertEqual([ping.received for ping in alone], [0] * 4)
+        self.assertTrue(all(f"{network.name}/h3` has no link" in ping.reason for ping in alone), pings)
+        self.assertIn("has no link", str(pings))
+        # Packets of a host whose link is down have no way either.
+        network.host("h1").cmd("ip link set eth0 down", check=True)
+        self.assertIn("unreachable", network.ping("h1", "h2").reason)
+
+    def test_a_capture_has_what_passed_before_its_end(self) -> None:
+        network = self.network("captured").start()
+        h1, h2 = network.host("h1"), network.host("h2")
+        path = self.directory / "link.pcap"
+        receiver = h2.call(lambda: socket.socket(type=socket.SOCK_DGRAM))
+        sender = h1.call(lambda: socket.socket(type=socket.SOCK_DGRAM))
+        with receiver, sender:
+            receiver.bind(("", 9000))
+            receiver.settimeout(60)
+            sender.sendto(b"first", (h2.address, 9000))
+            self.assertEqual(receiver.recv(100), b"first")
+            with h2.links[0].capture(path):
+                for number in range(100):
+                    sender.sendto(f"frame-{number:03}".encode(), (h2.address, 9000))
+                for _ in range(100):
+                    receiver.recv(100)
+        written = path.read_bytes()
+        self.assertEqual([number for number in range(100) if f"frame-{number:03}".encode() not in written], [])
+
     def test_links_have_delay_rate_and_loss_and_change_live(self) -> None:
         network = myelin.Network(self.name("live"), client=self.client)
         self.addCleanup(network.stop)
@@ -113,6 +147,13 @@ class Networks(AgentTest):
         rtt = network.ping(h1, h2, count=2, timeout_s=60).rtt_min_ms
         assert rtt is not None
         self.assertGreaterEqual(rtt, 120.0)
+        changed = slow.set(delay="1ms", direction=s1)
+        assert changed.back is not None
+        self.assertEqual((changed.impairments.delay_ns, changed.back.delay_ns), (60_000_000, 1_000_000))
+        with self.assertRaises(ArgumentError):
+            slow.set(delay="1ms", direction=h2)
+        slow.set(delay="60ms")
+        self.assertIsNone(slow.status.back)
         slow.set(loss="100%")
         self.assertEqual(network.ping(h1, h2, timeout_s=0.5).received, 0)
         self.assertIsNotNone(slow.status.directions)

@@ -25,6 +25,10 @@ pub struct ContainerRequest {
     /// Limits of the container's own.
     #[serde(default)]
     pub limits: ContainerLimits,
+    /// How long the agent watches the program after its start, ms; at most a minute. The answer
+    /// comes with the end of the program, or after this time.
+    #[serde(default)]
+    pub watch_ms: u64,
 }
 
 /// The files of a container. The container cannot write them; `/tmp` and `/run` are its own.
@@ -97,6 +101,12 @@ pub struct ContainerStatus {
     /// The exit status of the program, if it has ended by itself and the kernel tells the status
     /// (Linux 6.15 or newer).
     pub exit_code: Option<i32>,
+    /// Whether a signal ended the program, or its exit status is not 0.
+    #[serde(default)]
+    pub has_failed: bool,
+    /// The last lines of the output, if the program has ended.
+    #[serde(default)]
+    pub last_lines: Vec<String>,
     /// The user whom the container's root is outside of it; `None`: root.
     pub user: Option<u32>,
     /// The limits of the container's own.

@@ -36,12 +36,16 @@ const MAX_LINE: u64 = 1 << 20;
 pub struct ExecRequest {
     /// `client`, `server`, the host of a topology, or one of them after `CHAIN/` or `TOPOLOGY/`.
     pub host: String,
-    /// The program and its arguments. The agent looks for the program in the `PATH` of `env`.
+    /// A container in the host; `None`: the program runs in the host itself.
+    #[serde(default)]
+    pub container: Option<String>,
+    /// The program and its arguments. The agent looks for the program in the `PATH` of `env`, in a
+    /// container in that of the container.
     pub command: Vec<String>,
-    /// All environment variables of the program.
+    /// All environment variables of the program; in a container besides those of the container.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// The working directory.
+    /// The working directory. Empty in a container: that of the container.
     #[serde(default = "root_directory")]
     pub directory: String,
     /// Whether the input is a terminal, which becomes the program's controlling terminal.
@@ -65,7 +69,8 @@ pub enum ExecEvent {
     },
     /// The program has ended. This is the last line.
     Ended {
-        /// The exit status; `None`: a signal ended the program.
+        /// The exit status; `None`: a signal ended the program. In a container, 128 plus the
+        /// signal.
         code: Option<i32>,
         /// The number of the signal that ended the program.
         signal: Option<i32>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::SojournStatus;
 
-/// Delay, rate and loss of both directions of a link.
+/// Delay, rate and loss of a direction of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LinkImpairments {

@@ -124,8 +124,11 @@ pub struct TopologyLink {
     pub ends: [TopologyEnd; 2],
     /// Whether `myelin link` has not set the link down.
     pub is_up: bool,
-    /// Delay, rate and loss.
+    /// Delay, rate and loss from the first end to the second.
     pub impairments: LinkImpairments,
+    /// Delay, rate and loss from the second end to the first; `None`: those of the other direction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back: Option<LinkImpairments>,
     /// What delays and loses the packets.
     #[serde(default)]
     pub by: LinkEmulation,
@@ -154,6 +157,10 @@ pub struct LinkRequest {
     pub topology: Option<String>,
     /// The link's name, or its ends: `A-B`.
     pub link: String,
+    /// Of a change of delay, rate or loss: the end that sends the packets whose direction changes;
+    /// `None`: both directions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// The change.
     pub change: LinkChange,
 }
@@ -169,7 +176,7 @@ pub enum LinkChange {
     Down,
     /// Move the end at a switch to this switch.
     Move(String),
-    /// Change delay, rate or loss of both directions.
+    /// Change delay, rate or loss of one direction or of both.
     Impair(ImpairmentChange),
 }
 
@@ -228,6 +235,7 @@ fn describe_link(link: &LinkSpec) -> TopologyLink {
         ends: link.ends.each_ref().map(end),
         is_up: true,
         impairments: (&link.impairments).into(),
+        back: link.back.as_ref().map(LinkImpairments::from),
         by: link.by,
         directions: None,
     }

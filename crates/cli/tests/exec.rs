@@ -101,13 +101,8 @@ fn a_program_ends_with_its_client_and_with_its_host() {
     child.wait().unwrap();
 }
 
-#[test]
-fn a_terminal_passes_keys_sizes_and_interrupts() {
-    if skip_unless_root() {
-        return;
-    }
-    let myelin = Myelin::new_shared();
-    up(&myelin);
+/// Runs a shell in the place that these arguments name, with a terminal.
+fn check_terminal(myelin: &Myelin, place: &[&str]) {
     let size = Winsize {
         ws_row: 31,
         ws_col: 97,
@@ -115,9 +110,8 @@ fn a_terminal_passes_keys_sizes_and_interrupts() {
         ws_ypixel: 0,
     };
     let pair = openpty(&size, None).unwrap();
-    let host = format!("{}/h1", myelin.chain_name("pair"));
     let script = "stty size; trap 'echo interrupted; exit 4' INT; read line; echo got $line; while :; do sleep 0.01; done";
-    let mut command = myelin.command(&["exec", &host, "--", "sh", "-c", script]);
+    let mut command = myelin.command(&[place, &["--", "sh", "-c", script]].concat());
     let side = || Stdio::from(pair.slave.try_clone().unwrap());
     let child = command
         .stdin(side())
@@ -139,5 +133,16 @@ fn a_terminal_passes_keys_sizes_and_interrupts() {
     keys.write_all(b"\x03").unwrap();
     expect("interrupted");
     assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn a_terminal_passes_keys_sizes_and_interrupts() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    up(&myelin);
+    let host = format!("{}/h1", myelin.chain_name("pair"));
+    check_terminal(&myelin, &["exec", &host]);
     myelin.run_ok(&["down", "--all"]);
 }

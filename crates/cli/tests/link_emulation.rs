@@ -2,10 +2,14 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
+use common::streams::PATIENCE;
 use common::{Myelin, is_alive, kill, skip_unless_root, skip_without, wait_for};
 use myelin_linux::feature::{Feature, ProbeResult, probe};
+use myelin_linux::netns::Netns;
 use myelin_linux::priorities;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
@@ -116,6 +120,104 @@ fn links_delay_packets_and_change_live() {
     wait_for("the link", || ping(&myelin, "h3", &h4, "1").0 == 1);
     let text = myelin.run_ok(&["ps", &myelin.chain_name("lab")]);
     assert!(text.contains("lateness"), "{text}");
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// Sends datagrams from one host to another. Returns the shortest time of one, ms.
+fn one_way_ms(myelin: &Myelin, from: usize, to: usize) -> f64 {
+    let names = status(myelin)["hosts"].clone();
+    let open = |host: usize| {
+        let netns = Netns::open(names[host]["netns"].as_str().unwrap()).unwrap();
+        let address = address_of(myelin, host);
+        let socket = netns.enter(move || UdpSocket::bind((address.as_str(), 0)).unwrap());
+        let socket = socket.unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    };
+    let (sender, receiver) = (open(from), open(to));
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let times = (0..5u8).map(|number| {
+        let start = Instant::now();
+        sender.send(&[number]).unwrap();
+        let mut received = [0; 2];
+        assert_eq!(receiver.recv(&mut received).expect("a datagram"), 1);
+        assert_eq!(received[0], number);
+        start.elapsed()
+    });
+    let shortest: Option<Duration> = times.min();
+    shortest.unwrap().as_secs_f64() * 1e3
+}
+
+/// Measures both directions between the first two hosts, whose link has 40 ms from the first and
+/// nothing back, and changes one direction and then the other.
+fn check_directions(myelin: &Myelin, link: &str) {
+    let name = format!("{}/{link}", myelin.chain_name("lab"));
+    let measure = || [one_way_ms(myelin, 0, 1), one_way_ms(myelin, 1, 0)];
+    let [there, back] = measure();
+    assert!(there >= 40.0 && back < there, "{there} {back}");
+    let text = myelin.run_ok(&["link", &name, "--from", "s1", "--delay", "90ms"]);
+    assert!(text.contains("delay 40ms, back delay 90ms"), "{text}");
+    let [there, back] = measure();
+    assert!(
+        (40.0..back).contains(&there) && back >= 90.0,
+        "{there} {back}"
+    );
+    myelin.run_ok(&["link", &name, "--from", "h1", "--delay", "0ms"]);
+    let [there, back] = measure();
+    assert!(there < back && back >= 90.0, "{there} {back}");
+    let links = status(myelin)["links"].clone();
+    let delays = ["impairments", "back"].map(|key| links[0][key]["delay_ns"].clone());
+    assert_eq!(delays, [0, 90_000_000], "{links}");
+    // Without `--from`, both directions get the new values and keep the others.
+    myelin.run_ok(&["link", &name, "--delay", "20ms"]);
+    assert!(status(myelin)["links"][0]["back"].is_null());
+    let error = myelin.run_failing(2, &["link", &name, "--from", "h2", "--delay", "1ms"]);
+    assert!(error.contains("write `h1` or `s1`"), "{error}");
+}
+
+const ONE_WAY: &str = "{ ends: [ h1, s1 ], delay: 40ms, back: {} }";
+
+#[test]
+fn the_directions_of_a_link_differ() {
+    if skip() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text = LAB.replace("{ ends: [ h1, s1 ], delay: 10ms }", ONE_WAY);
+    let text = text.replace(
+        "jitter: 1ms, bandwidth",
+        "back: { delay: 30ms, loss: 0% }, bandwidth",
+    );
+    up(&myelin, &text);
+    check_directions(&myelin, "h1-s1");
+    // A link between hosts.
+    let [there, back] = [one_way_ms(&myelin, 2, 3), one_way_ms(&myelin, 3, 2)];
+    assert!(there >= 10.0 && back >= 30.0, "{there} {back}");
+    let link = format!("{}/h3-h4", myelin.chain_name("lab"));
+    myelin.run_ok(&["link", &link, "--from", "h4", "--loss", "100%"]);
+    assert!(one_way_ms(&myelin, 2, 3) >= 10.0);
+    assert_eq!(ping(&myelin, "h3", &address_of(&myelin, 3), "1").0, 0);
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn the_directions_of_a_netem_link_differ() {
+    if skip() {
+        return;
+    }
+    if probe(Feature::Netem) != ProbeResult::Yes {
+        println!("SKIP: this kernel has no netem");
+        return;
+    }
+    let myelin = Myelin::new();
+    let netem = ONE_WAY.replace("back: {}", "back: {}, by: netem");
+    up(
+        &myelin,
+        &LAB.replace("{ ends: [ h1, s1 ], delay: 10ms }", &netem),
+    );
+    check_directions(&myelin, "h1-s1");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

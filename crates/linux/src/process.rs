@@ -268,9 +268,21 @@ impl PidFd {
     }
 
     /// Returns the exit status of an ended process, in the format of wait(2). The caller need not
-    /// be the parent. Returns `None` if the process has not ended, if the parent has not yet waited
-    /// for the process, or if Linux is older than 6.15.
+    /// be the parent. Returns `None` if the process has not ended, or if its parent has waited for
+    /// it and Linux is older than 6.15.
     pub fn exit_status(&self) -> Option<i32> {
+        self.status_after_wait().or_else(|| {
+            let before_wait = Stat::read(self.pid).ok().and_then(|stat| stat.exit_status);
+            // A zombie ignores this signal. The kernel takes it as long as the parent has not
+            // waited, so no other process has had the number in between.
+            before_wait
+                .filter(|_| pidfd_send_signal(&self.fd, Signal::CONT).is_ok())
+                .or_else(|| self.status_after_wait())
+        })
+    }
+
+    /// Returns the exit status of a process for which its parent has waited (Linux 6.15).
+    fn status_after_wait(&self) -> Option<i32> {
         let mut info = PidFdInfo {
             mask: PIDFD_INFO_EXIT,
             ..PidFdInfo::default()

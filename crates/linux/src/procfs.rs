@@ -160,6 +160,9 @@ pub struct Stat {
     /// CPU time of ended children that the process waited for, and of their ended children. The
     /// resolution is one tick of the kernel's accounting, 10 ms.
     pub waited_for: Duration,
+    /// The exit status in the format of wait(2), of a process that has ended and whose parent has
+    /// not yet waited for it.
+    pub exit_status: Option<i32>,
     pub(crate) start_ticks: u64,
 }
 
@@ -181,6 +184,9 @@ impl Stat {
             parent: field(4)?.try_into().ok()?,
             session: field(6)?.try_into().ok()?,
             waited_for: tick * (field(16)? + field(17)?).try_into().ok()?,
+            exit_status: (fields.first() == Some(&"Z"))
+                .then(|| fields.get(52 - 3)?.parse().ok())
+                .flatten(),
             start_ticks: field(22)?,
         })
     }

@@ -43,6 +43,19 @@ fn far_end<'l>(link: &'l LinkSpec, near: &str) -> Option<&'l str> {
     }
 }
 
+/// Returns the longest delay of a frame on each link of a way, in the frame's direction, ns.
+fn delays_ns<'l>(
+    from: &'l str,
+    way: impl Iterator<Item = &'l LinkSpec>,
+) -> impl Iterator<Item = u64> {
+    way.scan(from, |at, link| {
+        let [there, back] = link.directions();
+        let direction = if link.ends[0] == *at { there } else { back };
+        *at = far_end(link, at)?;
+        Some(longest_delay_ns(&direction))
+    })
+}
+
 /// Finds the way between two nodes, over switches and other nodes.
 ///
 /// # Errors
@@ -53,7 +66,7 @@ pub fn find_route(topology: &Topology, from: &str, to: &str) -> Result<Route, St
     let mut next = 0;
     while let Some((at, way)) = found.get(next).cloned() {
         if let (true, Some(first), Some(last)) = (at == to, way.first(), way.last()) {
-            let delays = way.iter().map(|link| longest_delay_ns(&link.impairments));
+            let delays = delays_ns(from, way.iter().copied());
             return Ok(Route {
                 out: topology.interface(from, first),
                 into: topology.interface(to, last),

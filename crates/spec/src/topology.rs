@@ -76,8 +76,10 @@ pub struct LinkSpec {
     pub name: String,
     /// The names of the two hosts or switches.
     pub ends: [String; 2],
-    /// Delay, rate and loss of both directions.
+    /// Delay, rate and loss from the first end to the second.
     pub impairments: Impairments,
+    /// Delay, rate and loss from the second end to the first; `None`: those of the other direction.
+    pub back: Option<Impairments>,
     /// What delays and loses the packets.
     pub by: LinkEmulation,
 }
@@ -107,7 +109,7 @@ word_enum! {
     }
 }
 
-/// Delay, rate and loss of a link, equal in both directions.
+/// Delay, rate and loss of a direction of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Impairments {
     /// Propagation delay, ns.
@@ -130,6 +132,24 @@ pub struct Loss {
     /// Mean number of packets that are lost in a row (Gilbert's model); 1: packets are lost
     /// independently.
     pub burst: u32,
+}
+
+impl LinkSpec {
+    /// Returns delay, rate and loss from the first end to the second, and back.
+    pub fn directions(&self) -> [Impairments; 2] {
+        [self.impairments, self.back.unwrap_or(self.impairments)]
+    }
+
+    /// Sets delay, rate and loss from the first end to the second, and back.
+    pub fn set_directions(&mut self, [there, back]: [Impairments; 2]) {
+        self.impairments = there;
+        self.back = (back != there).then_some(back);
+    }
+
+    /// Whether a direction has delay, rate or loss.
+    pub fn is_impaired(&self) -> bool {
+        self.directions().iter().any(|one| !one.is_none())
+    }
 }
 
 impl Impairments {
@@ -356,6 +376,7 @@ mod tests {
             name: format!("{a}-{b}"),
             ends: [a.to_owned(), b.to_owned()],
             impairments: Impairments::default(),
+            back: None,
             by: LinkEmulation::default(),
         };
         let host = |name: &str| HostSpec {

@@ -19,7 +19,7 @@ spec:
     - { ends: [ h1, s1 ] }
     - { ends: [ s1, s2 ], name: trunk, delay: 10ms, jitter: 1ms, bandwidth: 100Mbit, queue: 50, loss: { rate: 1%, burst: 4 } }
     - { ends: [ h2, s2 ], loss: 0.5% }
-    - { ends: [ h1, h2 ], by: netem }
+    - { ends: [ h1, h2 ], by: netem, delay: 3ms, back: { delay: 2ms, jitter: 1ms, bandwidth: 1Mbit, queue: 5, loss: 1% } }
 ---
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -94,6 +94,10 @@ fn every_key_is_read() {
     let by = [0, 3].map(|link: usize| lab.links[link].by);
     assert_eq!(by, [LinkEmulation::DelayLine, LinkEmulation::Netem]);
     assert_eq!(lab.port_link("h1").unwrap().name, "h1-s1");
+    let back = lab.links[3].back.unwrap();
+    assert_eq!((back.delay_ns, back.queue_packets), (2_000_000, Some(5)));
+    assert_eq!(lab.links[3].directions()[0].delay_ns, 3_000_000);
+    assert!(lab.links[..3].iter().all(|link| link.back.is_none()));
 }
 
 /// A file with as many nodes and links as a topology may have is read in a moment.

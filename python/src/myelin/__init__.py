@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .conform import ConformReport as ConformReport
     from .errors import ArgumentError as ArgumentError
     from .errors import CommandError as CommandError
+    from .errors import ContainerError as ContainerError
     from .errors import FailedError as FailedError
     from .errors import FileError as FileError
     from .errors import MyelinError as MyelinError
@@ -52,6 +53,7 @@ _MODULES = {
     "Conformance": "conform",
     "ArgumentError": "errors",
     "CommandError": "errors",
+    "ContainerError": "errors",
     "FailedError": "errors",
     "FileError": "errors",
     "MyelinError": "errors",

@@ -69,8 +69,10 @@ def down_all() -> Call[types.DownReply]:
     return Call("DELETE", f"{_PREFIX}/chains", types.DownReply)
 
 
-def link(link: str, change: types.LinkChange, topology: Optional[str]) -> Call[types.TopologyLink]:
-    body = types.LinkRequest(link=link, change=change, topology=topology)
+def link(
+    link: str, change: types.LinkChange, topology: Optional[str], direction: Optional[str]
+) -> Call[types.TopologyLink]:
+    body = types.LinkRequest(link=link, change=change, topology=topology, from_=direction)
     return Call("POST", f"{_PREFIX}/links", types.TopologyLink, body)
 
 

@@ -14,7 +14,7 @@ from ._json import decode
 from ._wire import Call, Head, decode_line, fail, lost
 from .client import probe_options, require_running
 from .conform import ConformReport, Conformance
-from .container import Command, Image, make_limits, make_request
+from .container import Command, Image, check, make_limits, make_request
 from .documents import Described, describe
 from .errors import ConnectionLostError, FailedError, NoAgentError
 from .program import Program
@@ -250,9 +250,11 @@ class Client:
         cpu: Optional[str] = None,
         memory: Optional[str] = None,
         env: Optional[dict[str, str]] = None,
+        watch: str = "100ms",
     ) -> types.ContainerStatus:
         """Starts a program as a container in a host, as `myelin.Client.add_container`."""
-        return await self._call(_requests.add_container(make_request(host, name, image, command, cpu, memory, env)))
+        request = make_request(host, name, image, command, cpu, memory, env, watch)
+        return check(await self._call(_requests.add_container(request)))
 
     async def limit_container(
         self, host: str, name: str, *, cpu: Optional[str] = None, memory: Optional[str] = None
@@ -269,10 +271,10 @@ class Client:
         return await self._call(_requests.remove_container(host, name))
 
     async def link(
-        self, link: str, change: types.LinkChange, *, topology: Optional[str] = None
+        self, link: str, change: types.LinkChange, *, topology: Optional[str] = None, direction: Optional[str] = None
     ) -> types.TopologyLink:
-        """Changes a link of a running topology."""
-        return await self._call(_requests.link(link, change, topology))
+        """Changes a link of a running topology; `direction`: only of the packets that this end sends."""
+        return await self._call(_requests.link(link, change, topology, direction))
 
     async def probe(self, chain: str, *, options: Optional[types.ProbeOptions] = None) -> types.ReportReply:
         """Measures a running chain from its end hosts, and returns the report."""

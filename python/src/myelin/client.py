@@ -216,14 +216,16 @@ class Client:
         cpu: Optional[str] = None,
         memory: Optional[str] = None,
         env: Optional[dict[str, str]] = None,
+        watch: str = "100ms",
     ) -> Container:
         """Starts a program as a container in a host. `image`: a stored image, a directory with a `/` in its path, or
-        None: the machine's files. The command may be None only for a stored image.
+        None: the machine's files. The command may be None only for a stored image. Raises ContainerError if the program
+        fails within the time `watch`.
         """
-        from .container import Container, make_request
+        from .container import Container, check, make_request
 
-        request = make_request(host, name, image, command, cpu, memory, env)
-        return Container(self, self._call(_requests.add_container(request)))
+        request = make_request(host, name, image, command, cpu, memory, env, watch)
+        return Container(self, check(self._call(_requests.add_container(request))))
 
     def limit_container(
         self, host: str, name: str, *, cpu: Optional[str] = None, memory: Optional[str] = None
@@ -256,9 +258,13 @@ class Client:
 
     # --- Links ---------------------------------------------------------------------------------------------------------
 
-    def link(self, link: str, change: types.LinkChange, *, topology: Optional[str] = None) -> types.TopologyLink:
-        """Changes a link of a running topology: "up", "down", a move, or other delay, rate and loss."""
-        return self._call(_requests.link(link, change, topology))
+    def link(
+        self, link: str, change: types.LinkChange, *, topology: Optional[str] = None, direction: Optional[str] = None
+    ) -> types.TopologyLink:
+        """Changes a link of a running topology: "up", "down", a move, or other delay, rate and loss; `direction`: only
+        of the packets that this end sends.
+        """
+        return self._call(_requests.link(link, change, topology, direction))
 
     # --- Measuring -----------------------------------------------------------------------------------------------------
 

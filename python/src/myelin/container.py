@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Optional, Union
 
 from . import _requests
 from ._lazy import types
-from .errors import FailedError, bad_argument
+from .errors import ContainerError, FailedError, bad_argument
+from .machine import Place
 
 if TYPE_CHECKING:
     from .client import Client
+    from .program import Program
 
 Command = Union[str, Sequence[Union[str, "os.PathLike[str]"]], None]
 Image = Union[str, "os.PathLike[str]", None]
@@ -25,6 +27,7 @@ def make_request(
     cpu: Optional[str],
     memory: Optional[str],
     env: Optional[dict[str, str]],
+    watch: str,
 ) -> types.ContainerRequest:
     """Makes the request for a container. A text goes to `sh`, a list is a program and its arguments."""
     if not isinstance(name, str) or not name:
@@ -36,7 +39,15 @@ def make_request(
         command=_to_arguments(command, image),
         env=dict(env or {}),
         limits=make_limits(cpu, memory),
+        watch_ms=_requests.parse_quantity("watch", watch, "duration") // 1_000_000,
     )
+
+
+def check(status: types.ContainerStatus) -> types.ContainerStatus:
+    """Raises ContainerError if the program failed while it was watched."""
+    if status.has_failed:
+        raise ContainerError(status)
+    return status
 
 
 def make_limits(cpu: Optional[str], memory: Optional[str]) -> types.ContainerLimits:
@@ -67,8 +78,11 @@ def _to_arguments(command: Command, image: Image) -> list[str]:
     raise bad_argument("command", command, "a command", "write text for `sh`, or a list: a program and its arguments")
 
 
-class Container:
-    """A container in a host. It lies in the host's network, shares the host's limits, and ends with the network."""
+class Container(Place):
+    """A container in a host. It lies in the host's network, shares the host's limits, and ends with the network.
+
+    `cmd`, `popen` and `run` start further programs in it, with the container's files, rights and environment.
+    """
 
     def __init__(self, client: Client, status: types.ContainerStatus) -> None:
         self._client = client
@@ -77,6 +91,16 @@ class Container:
         self.name = status.name
         self.start_ms = status.start_ms
         """Time that the start took, ms."""
+
+    @property
+    def path(self) -> str:
+        return f"{self.host}/{self.name}"
+
+    def program(self) -> Program:
+        return self._client.program
+
+    def _place(self) -> tuple[str, Optional[str]]:
+        return self.host, self.name
 
     def stats(self) -> types.ContainerStatus:
         """The container, its limits, and the processor time and memory that it has used."""
@@ -103,4 +127,4 @@ class Container:
         self._client.remove_container(self.host, self.name)
 
     def __repr__(self) -> str:
-        return f"<Container {self.host}/{self.name}>"
+        return f"<Container {self.path}>"

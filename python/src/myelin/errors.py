@@ -83,6 +83,21 @@ class CommandError(FailedError):
     """A program on a host failed, or did not end in time."""
 
 
+class ContainerError(CommandError):
+    """The program of a new container failed while it was watched. The container stays, so `logs` has its output."""
+
+    def __init__(self, status: types.ContainerStatus) -> None:
+        path = f"{status.topology}/{status.host}/{status.name}"
+        lines = "".join(f"\n  {line}" for line in status.last_lines)
+        output = f"last output:{lines}" if lines else "it wrote no output"
+        remedy = "correct the command, and add the container again"
+        super().__init__(f"container `{path}`: the program {status.end}; {output}", object=path, remedy=remedy)
+        self.exit_code = status.exit_code
+        """The exit status; None: a signal ended the program."""
+        self.last_lines = status.last_lines
+        """The last lines of the output."""
+
+
 def bad_argument(what: str, value: Any, expected: str, remedy: str) -> ArgumentError:
     """Makes the error of a wrong argument."""
     return ArgumentError(f"{what}: {value!r} is not {expected}: {remedy}", object=what, remedy=remedy)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from . import _requests, _schema
 from ._agent import StrPath
 from ._lazy import types
-from .errors import FailedError, of_text
+from .errors import FailedError, bad_argument, of_text
 from .machine import Machine
 
 if TYPE_CHECKING:
@@ -101,11 +101,14 @@ class Host(Node, Machine):
         cpu: Optional[str] = None,
         memory: Optional[str] = None,
         env: Optional[dict[str, str]] = None,
+        watch: str = "100ms",
     ) -> Container:
-        """Starts a program as a container in this host, whose limits and network it shares."""
+        """Starts a program as a container in this host, whose limits and network it shares. Raises ContainerError if the
+        program fails within the time `watch`.
+        """
         self.network.require_running()
         client = self.network.client
-        return client.add_container(self.path, name, image, command, cpu=cpu, memory=memory, env=env)
+        return client.add_container(self.path, name, image, command, cpu=cpu, memory=memory, env=env, watch=watch)
 
     @property
     def containers(self) -> list[Container]:
@@ -163,9 +166,15 @@ class Link:
         queue: Optional[int] = None,
         loss: Optional[str] = None,
         burst: Optional[int] = None,
+        direction: Union[Node, str, None] = None,
     ) -> types.TopologyLink:
-        """Changes delay, rate or loss of both directions, from the next packet on. What is not named stays."""
-        return self.change(_requests.impairments(delay, jitter, bandwidth, queue, loss, burst))
+        """Changes delay, rate or loss of both directions, from the next packet on. What is not named stays.
+        `direction`: only of the packets that this end sends.
+        """
+        end = None if direction is None else str(direction)
+        if end is not None and end not in self.ends:
+            raise bad_argument("direction", end, "an end of the link", f"write {' or '.join(self.ends)}")
+        return self.change(_requests.impairments(delay, jitter, bandwidth, queue, loss, burst), direction=end)
 
     def down(self) -> types.TopologyLink:
         """Sets the link down: it carries no packet."""
@@ -193,10 +202,12 @@ class Link:
         if capture.returncode != 0:
             raise FailedError(f"link `{self.name}`: the capture ended before the block", object=self.name)
 
-    def change(self, change: types.LinkChange, stays: str = "", target: str = "") -> types.TopologyLink:
+    def change(
+        self, change: types.LinkChange, stays: str = "", target: str = "", direction: Optional[str] = None
+    ) -> types.TopologyLink:
         """Changes the running link; a move says which end stays and where the other end goes."""
         self.network.require_running()
-        changed = self.network.client.link(self.name, change, topology=self.network.name)
+        changed = self.network.client.link(self.name, change, topology=self.network.name, direction=direction)
         if target:
             self.ends = (stays, target) if self.ends[0] == stays else (target, stays)
             self.name = changed.name

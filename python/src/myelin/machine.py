@@ -1,4 +1,4 @@
-"""Runs programs on emulated hosts."""
+"""Runs programs on emulated hosts and in containers."""
 
 from __future__ import annotations
 
@@ -42,22 +42,21 @@ def _enter(netns: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {netns}: run as root")
 
 
-class Machine:
-    """An emulated host: a network namespace. Programs run there as on a machine of their own."""
+class Place:
+    """Where programs run: an emulated host, or a container in one."""
 
     @property
     def path(self) -> str:
-        """The name for `myelin exec`: OBJECT/HOST."""
-        raise NotImplementedError
-
-    @property
-    def netns(self) -> str:
-        """The network namespace, as in `ip netns`."""
+        """The full name: OBJECT/HOST, or OBJECT/HOST/CONTAINER."""
         raise NotImplementedError
 
     def program(self) -> Program:
-        """Returns the program `myelin` of the host's agent."""
+        """Returns the program `myelin` of the agent."""
         raise NotImplementedError
+
+    def _place(self) -> tuple[str, Optional[str]]:
+        """Returns the host, and the container in it."""
+        return self.path, None
 
     def popen(
         self,
@@ -70,34 +69,14 @@ class Machine:
         cwd: Optional[str] = None,
         terminal: bool = False,
     ) -> Process:
-        """Starts a program on the host, with the words of `subprocess.Popen`. It ends with this process, and with the
+        """Starts a program there, with the words of `subprocess.Popen`. It ends with this process, and with the
         network. `terminal`: the input is a terminal, which controls the program.
         """
-        arguments = _to_arguments(command)
-        run_dir = self.program().run_dir
-        return Process(run_dir, self.path, arguments, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, terminal=terminal)
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Runs a function of this process in the host's network namespace, on a thread of its own. It needs root.
-
-        A socket that the function opens stays in the namespace: `host.call(socket.socket)`.
-        """
-        results: list[T] = []
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                _enter(self.netns)
-                results.append(work())
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-        if errors:
-            raise errors[0]
-        return results[0]
+        run_dir, (host, container) = self.program().run_dir, self._place()
+        return Process(
+            run_dir, host, _to_arguments(command), container=container,
+            stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, terminal=terminal,
+        )  # fmt: skip
 
     def cmd(self, command: Command, *arguments: str, timeout: Optional[float] = None, check: bool = False) -> str:
         """Runs a command to its end and returns its output with its errors. `check` raises CommandError if it fails.
@@ -132,7 +111,9 @@ class Machine:
         """Runs a program with this terminal and returns its exit status."""
         sys.stdout.flush()
         stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
-        arguments = self.program().command("exec", self.path, "--", *_to_arguments(command))
+        host, container = self._place()
+        words = ["exec", host] if container is None else ["container", "exec", host, container]
+        arguments = self.program().command(*words, "--", *_to_arguments(command))
         with subprocess.Popen(arguments, stdin=stdin) as process:
             while True:
                 try:
@@ -140,6 +121,37 @@ class Machine:
                 except KeyboardInterrupt:
                     # The terminal has sent the interrupt to the program too.
                     continue
+
+
+class Machine(Place):
+    """An emulated host: a network namespace. Programs run there as on a machine of their own."""
+
+    @property
+    def netns(self) -> str:
+        """The network namespace, as in `ip netns`."""
+        raise NotImplementedError
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Runs a function of this process in the host's network namespace, on a thread of its own. It needs root.
+
+        A socket that the function opens stays in the namespace: `host.call(socket.socket)`.
+        """
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                _enter(self.netns)
+                results.append(work())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
 
     def require(self, tool: str, package: Optional[str] = None) -> None:
         """Raises CommandError if a program is not installed. `package`: Debian's, if it has another name."""

@@ -52,7 +52,7 @@ def ping(targets: list[Target], *, count: int, timeout_s: float) -> list[Ping]:
             process.end()
         raise
     return [
-        Ping.parse(target.source, target.destination, output.decode(errors="replace"))
+        Ping.parse(target.source, target.destination, output.decode(errors="replace"), count)
         for (target, _), output in zip(started, outputs)
     ]
 

@@ -33,6 +33,12 @@ class Steering:
         """The host that gets the packets."""
         self._turns = 0
 
+    def prepare(self, *servers: Host) -> None:
+        """Gives the service's address to hosts that may serve. None answers who has it; the client needs no answer."""
+        for server in servers:
+            server.cmd(f"sysctl -q net.ipv4.conf.all.arp_ignore=1; ip address add {self.address}/32 dev lo", check=True)
+        self.client.cmd(f"ip neighbour replace {self.address} lladdr 02:00:00:00:00:01 dev eth0", check=True)
+
     def to(self, host: Host) -> None:
         """Hands the packets to a host, from now on."""
         if host is self.at:

@@ -106,10 +106,12 @@ class Network:
         queue: Optional[int] = None,
         loss: Optional[str] = None,
         burst: Optional[int] = None,
+        back: Optional[dict[str, Any]] = None,
         by: Optional[str] = None,
     ) -> Link:
         """Adds a link. Each direction has the delay ("10ms"), the bandwidth ("10Mbit") and the loss ("1%"); `burst`:
-        the mean number of packets lost in a row; `by`: "netem" for the kernel's queueing discipline.
+        the mean number of packets lost in a row; `back`: these keys for the direction from the second end to the first,
+        if it differs; `by`: "netem" for the kernel's queueing discipline.
         """
         ends = (self.node(one).name, self.node(other).name)
         if ends[0] == ends[1]:
@@ -120,7 +122,7 @@ class Network:
             _requests.impairments(delay, jitter, bandwidth, queue, loss, burst)
         share = loss if burst is None else {"rate": loss, "burst": burst}
         keys = {"name": name, "delay": delay, "jitter": jitter, "bandwidth": bandwidth, "queue": queue}
-        link = Link(self, ends, {**keys, "loss": share, "by": by})
+        link = Link(self, ends, {**keys, "loss": share, "back": back, "by": by})
         if any(known.name == link.name or name is None and set(known.ends) == set(ends) for known in self.links):
             raise ArgumentError(
                 f"add_link: the network has a link `{link.name}`: give the second one another `name`",
@@ -327,9 +329,19 @@ class Network:
         return Pings(results)
 
     def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
+        self.require_running()
         measuring.check_ping(count, timeout_s)
-        targets = [Target(source.name, source, other.name, other.address) for source, other in pairs]
-        return measuring.ping(targets, count=count, timeout_s=timeout_s)
+
+        def reason(source: Host, other: Host) -> str:
+            return next((f"the host `{host.path}` has no link" for host in (source, other) if not host.links), "")
+
+        joined = [pair for pair in pairs if not reason(*pair)]
+        targets = [Target(source.name, source, other.name, other.address) for source, other in joined]
+        measured = iter(measuring.ping(targets, count=count, timeout_s=timeout_s))
+        return [
+            Ping.unsent(pair[0].name, pair[1].name, count, reason(*pair)) if reason(*pair) else next(measured)
+            for pair in pairs
+        ]
 
     def iperf(
         self, source: AnyHost, destination: AnyHost, *, seconds: int = 5, udp: bool = False, rate: Optional[str] = None

@@ -42,7 +42,9 @@ def _open(given: Stdio, standard: int, is_input: bool) -> tuple[int, Optional[in
 
 
 class Process:
-    """A program on a host, with the words of `subprocess.Popen`. It ends with this Python process, and with its host."""
+    """A program on a host or in a container, with the words of `subprocess.Popen`. It ends with this Python process,
+    and with its host. In a container, the exit status after a signal is 128 plus the signal.
+    """
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Process:
         host: str,
         arguments: Sequence[str],
         *,
+        container: Optional[str] = None,
         stdin: Stdio = subprocess.DEVNULL,
         stdout: Stdio = subprocess.PIPE,
         stderr: Stdio = subprocess.STDOUT,
@@ -65,9 +68,16 @@ class Process:
         """The exit status, or the negative number of the signal that ended the program; None: it runs."""
         self._lock = threading.Lock()
         self._pending = b""
-        variables = dict(os.environ if env is None else env)
+        is_inside = container is not None
+        variables = dict(env or {}) if is_inside or env is not None else dict(os.environ)
+        directory = cwd or ("" if is_inside else os.getcwd())
         request = types.ExecRequest(
-            host=host, command=self.args, env=variables, directory=cwd or os.getcwd(), is_terminal=terminal
+            host=host,
+            container=container,
+            command=self.args,
+            env=variables,
+            directory=directory,
+            is_terminal=terminal,
         )
         opened: list[int] = []
         ends: list[Optional[int]] = []
@@ -267,6 +277,9 @@ class Process:
         for file in (self.stdin, self.stdout, self.stderr):
             if file is not None:
                 file.close()
+        if kind is not None:
+            # What the program waits for may never come after a failure of the block.
+            self.end()
         self.wait()
 
     def __repr__(self) -> str:

@@ -32,13 +32,25 @@ class Ping:
     rtt_min_ms: Optional[float]
     rtt_mean_ms: Optional[float]
     rtt_max_ms: Optional[float]
+    reason: str = ""
+    """Why the source could send no packet."""
 
     @classmethod
-    def parse(cls, source: str, destination: str, output: str) -> Ping:
-        """Parses the output of ping."""
+    def unsent(cls, source: str, destination: str, count: int, reason: str) -> Ping:
+        """Makes the result of a ping whose packets have no way: all are lost."""
+        return cls(
+            source=source, destination=destination, sent=count, received=0,
+            rtt_min_ms=None, rtt_mean_ms=None, rtt_max_ms=None, reason=reason,
+        )  # fmt: skip
+
+    @classmethod
+    def parse(cls, source: str, destination: str, output: str, count: int) -> Ping:
+        """Parses the output of ping, which sends `count` packets."""
         counts = _COUNTS.search(output)
         if counts is None:
             last = (output.strip().splitlines() or ["no output"])[-1]
+            if "unreachable" in last:
+                return cls.unsent(source, destination, count, last)
             raise CommandError(f"{source}: ping {destination}: {last}", object=source)
         times = _TIMES.search(output)
         least, mean, most = (float(times[index]) if times else None for index in (1, 2, 3))
@@ -91,7 +103,8 @@ class Pings:
         for ping in self.results:
             rows.setdefault(ping.source, []).append(ping.destination if ping.received == ping.sent else "X")
         lines = [f"{source} -> {' '.join(reached)}" for source, reached in rows.items()]
-        return "\n".join([*lines, f"{self.loss_percent:.0f}% lost ({self.received}/{self.sent} received)"])
+        reasons = dict.fromkeys(f"{ping.source}: {ping.reason}" for ping in self.results if ping.reason)
+        return "\n".join([*lines, *reasons, f"{self.loss_percent:.0f}% lost ({self.received}/{self.sent} received)"])
 
 
 @dataclass(frozen=True, kw_only=True)

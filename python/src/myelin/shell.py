@@ -45,7 +45,7 @@ class Shell(cmd.Cmd):
         """links: lists the links, with their state, delay, rate and loss"""
         for link in self.network.read_status().links:
             state = "up" if link.is_up else "down"
-            print(f"{link.ends[0].node} - {link.ends[1].node}: {state}{_describe(link.impairments)}")
+            print(f"{link.ends[0].node} - {link.ends[1].node}: {state}{_describe(link)}")
 
     def do_net(self, _: str) -> None:
         """net: lists each node with its neighbours"""
@@ -193,8 +193,15 @@ class Shell(cmd.Cmd):
         self.has_failed = True
 
 
-def _describe(impairments: Any) -> str:
+def _describe(link: Any) -> str:
     """Describes delay, rate and loss of a link."""
+    if link.back is None:
+        return _describe_direction(link.impairments)
+    back = _describe_direction(link.back).removeprefix(", ") or "unimpaired"
+    return f"{_describe_direction(link.impairments)}, back {back}"
+
+
+def _describe_direction(impairments: Any) -> str:
     parts = []
     if impairments.delay_ns:
         parts.append(f"delay {impairments.delay_ns / 1e6:g} ms")

@@ -374,6 +374,10 @@ class ContainerRequest(Record):
     """Limits of the container's own."""
     name: str
     """The container's name, unique in the host."""
+    watch_ms: int = 0
+    """How long the agent watches the program after its start, ms; at most a minute. The answer comes
+    with the end of the program, or after this time.
+    """
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
@@ -389,12 +393,16 @@ class ContainerStatus(Record):
     """The exit status of the program, if it has ended by itself and the kernel tells the status
     (Linux 6.15 or newer).
     """
+    has_failed: bool = False
+    """Whether a signal ended the program, or its exit status is not 0."""
     host: str
     """The host."""
     id: str
     """The container's name in `runc list`."""
     image: ContainerImage
     """The files."""
+    last_lines: list[str] = field(default_factory=list)
+    """The last lines of the output, if the program has ended."""
     limits: ContainerLimits
     """The limits of the container's own."""
     memory_bytes: int
@@ -728,7 +736,7 @@ class ExecEventStarted(Record):
 class ExecEventEndedBody(Record):
     """ExecEventEndedBody"""
     code: Optional[int] = None
-    """The exit status; `None`: a signal ended the program."""
+    """The exit status; `None`: a signal ended the program. In a container, 128 plus the signal."""
     signal: Optional[int] = None
     """The number of the signal that ended the program."""
 
@@ -749,11 +757,15 @@ class ExecEventError(Record):
 class ExecRequest(Record):
     """Request to run a program on a host."""
     command: list[str]
-    """The program and its arguments. The agent looks for the program in the `PATH` of `env`."""
+    """The program and its arguments. The agent looks for the program in the `PATH` of `env`, in a
+    container in that of the container.
+    """
+    container: Optional[str] = None
+    """A container in the host; `None`: the program runs in the host itself."""
     directory: str = '/'
-    """The working directory."""
+    """The working directory. Empty in a container: that of the container."""
     env: dict[str, str] = field(default_factory=dict)
-    """All environment variables of the program."""
+    """All environment variables of the program; in a container besides those of the container."""
     host: str
     """`client`, `server`, the host of a topology, or one of them after `CHAIN/` or `TOPOLOGY/`."""
     is_terminal: bool = False
@@ -1102,13 +1114,13 @@ class LinkChangeMove(Record):
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class LinkChangeImpair(Record):
-    """Change delay, rate or loss of both directions."""
+    """Change delay, rate or loss of one direction or of both."""
     impair: ImpairmentChange
 
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class LinkImpairments(Record):
-    """Delay, rate and loss of both directions of a link."""
+    """Delay, rate and loss of a direction of a link."""
     delay_ns: int
     """Propagation delay, ns."""
     jitter_ns: int
@@ -1128,6 +1140,10 @@ class LinkRequest(Record):
     """Request to change a link under traffic."""
     change: LinkChange
     """The change."""
+    from_: Optional[str] = None
+    """Of a change of delay, rate or loss: the end that sends the packets whose direction changes;
+    `None`: both directions.
+    """
     link: str
     """The link's name, or its ends: `A-B`."""
     topology: Optional[str] = None
@@ -2266,6 +2282,9 @@ class TopologyHost(Record):
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class TopologyLink(Record):
     """A link of a topology."""
+    back: Optional[LinkImpairments] = None
+    """Delay, rate and loss from the second end to the first; `None`: those of the other direction.
+    """
     by: LinkEmulation = 'delay-line'
     """What delays and loses the packets."""
     directions: Optional[tuple[DirectionStatus, DirectionStatus]] = None
@@ -2275,7 +2294,7 @@ class TopologyLink(Record):
     ends: tuple[TopologyEnd, TopologyEnd]
     """Both ends."""
     impairments: LinkImpairments
-    """Delay, rate and loss."""
+    """Delay, rate and loss from the first end to the second."""
     is_up: bool
     """Whether `myelin link` has not set the link down."""
     name: str

@@ -21,8 +21,7 @@ pub(crate) fn check_chains(node: &Node, planned: &[PlannedChain]) -> Result<(), 
     for PlannedChain { chain, plan, .. } in planned {
         for topology in &topologies {
             let network = lock(&topology.network);
-            let impaired = |link: &&LinkSpec| !link.impairments.is_none();
-            for link in links_of(&network, chain).filter(|(link, _)| impaired(link)) {
+            for link in links_of(&network, chain).filter(|(link, _)| link.is_impaired()) {
                 if let Some((why, remedy)) = find_bypass(link, plan) {
                     let (place, name) = (&chain.places.ports, &chain.name);
                     let (topology, link) = (&topology.name, &link.0.name);

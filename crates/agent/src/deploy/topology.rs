@@ -258,7 +258,8 @@ pub(crate) fn change_link(node: &Node, request: &LinkRequest) -> Result<Topology
         LinkChange::Impair(change) => {
             impaired_ports::check_link(node, &network, position)?;
             let slot = &topology.line;
-            slot.change(&node.parts, &mut network, (position, change))
+            let change = (change, request.from.as_deref());
+            slot.change(&node.parts, &mut network, position, change)
         }
     };
     changed?;

@@ -353,7 +353,7 @@ impl BlackBoxState {
                 "{}: the program `{}` {ended}, but must run until SIGTERM; {}",
                 self.title,
                 self.config.command[0],
-                self.log.last_lines()
+                self.log.describe_end()
             )));
         }
         // If the namespace is unreadable, the startup time decides.
@@ -383,7 +383,7 @@ impl BlackBoxState {
     }
 
     fn record_exit(&mut self, ended: ProgramExit) -> ExitAction {
-        let end = format!("{ended}; {}", self.log.last_lines());
+        let end = format!("{ended}; {}", self.log.describe_end());
         self.schedule_restart(end)
     }
 

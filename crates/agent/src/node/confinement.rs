@@ -23,9 +23,9 @@ use myelin_linux::process::{PidFd, Signal, command_in};
 use myelin_linux::session::User;
 use myelin_spec::{Isolation, Limits, units};
 
-use crate::api::{ApiError, RunDir, SandboxStatus};
+use crate::api::{ApiError, ExecRequest, RunDir, SandboxStatus};
 use crate::control::actuator;
-use crate::node::container::Container;
+use crate::node::container::{Container, ContainerProgram};
 use crate::pool::lock;
 
 pub(crate) use myelin_linux::cgroup::Usage;
@@ -172,6 +172,21 @@ impl Confinement {
                 }),
             None => self.spawn_process(program),
         }
+    }
+
+    /// Starts a further program in a running container.
+    ///
+    /// # Errors
+    /// This is no container, or the program does not start.
+    pub(crate) fn start_program(
+        &self,
+        request: &ExecRequest,
+        descriptors: [OwnedFd; 3],
+    ) -> Result<ContainerProgram, ApiError> {
+        let container = self.container.as_ref();
+        let container = container.ok_or_else(|| ApiError::failed("this is no container"))?;
+        let started = container.start_program(request, descriptors);
+        started.map_err(|error| self.explain(error))
     }
 
     fn spawn_process(&self, program: Program) -> Result<ConfinedProcess, ApiError> {
@@ -377,6 +392,14 @@ impl Launched for ConfinedProcess {
 
     fn kill(&mut self) {
         ConfinedProcess::kill(self);
+    }
+}
+
+impl ProgramExit {
+    /// Whether a signal ended the program, or its exit status is not 0. An end without a known
+    /// status is no failure.
+    pub(crate) fn has_failed(self) -> bool {
+        self.0.is_some_and(|status| !status.success())
     }
 }
 

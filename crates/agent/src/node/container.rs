@@ -6,31 +6,30 @@
 //! host or written into the user's directory. A container leaves only a control group and two
 //! directories, so its removal does not need runc.
 
+mod program;
+mod runc;
+
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 use myelin_linux::cgroup::Cgroup;
 use myelin_linux::journal::Resource;
 use myelin_linux::netns::Netns;
-use myelin_linux::process::{PidFd, Process};
+use myelin_linux::process::PidFd;
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, RunDir};
 use crate::node::confinement::{ConfinementSpec, PATH, Program};
 
-/// Debian's name of the program and of its package.
-pub(crate) const RUNC: &str = "runc";
+use runc::{RUNC_TIMEOUT, last_logged_error, runc_command, runc_error, wait_or_kill};
 
-/// Longest time of a runc command. A command usually takes a fraction of a second.
-const RUNC_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two checks whether a command has ended.
-const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+pub(crate) use program::ContainerProgram;
+pub use runc::version;
 
 /// The host's directories that a container sees: programs, libraries, and the library search path.
 const HOST_DIRECTORIES: [&str; 8] = [
@@ -143,7 +142,17 @@ impl Container {
             .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn().map_err(|error| runc_error(&error))?;
-        let status = wait_or_kill(&mut child, RUNC_TIMEOUT).map_err(|error| {
+        // A program that ends at once is gone when runc ends. Its handle, opened while runc
+        // prepares the container, still has its exit status.
+        let mut handles: Vec<PidFd> = Vec::new();
+        let watch = || {
+            for pid in group.processes() {
+                if handles.iter().all(|handle| handle.pid() != pid) {
+                    handles.extend(PidFd::open(pid));
+                }
+            }
+        };
+        let status = wait_or_kill(&mut child, RUNC_TIMEOUT, watch).map_err(|error| {
             // Report the first error.
             let _ = group.remove_members();
             self.start_error(&error)
@@ -158,6 +167,9 @@ impl Container {
             .trim()
             .parse()
             .map_err(|error| self.start_error(&error))?;
+        if let Some(known) = handles.into_iter().find(|handle| handle.pid() == pid) {
+            return Ok((pid, Some(known)));
+        }
         match PidFd::open(pid) {
             Ok(handle) => Ok((pid, Some(handle))),
             Err(error) if error.is_not_found() => Ok((pid, None)),
@@ -271,68 +283,6 @@ pub(crate) fn list_rootfs_parts(directory: &Path) -> Result<Vec<PathBuf>, ApiErr
     Ok(parts)
 }
 
-/// The version of the installed runc.
-///
-/// # Errors
-/// runc is not installed or does not run.
-pub fn version() -> Result<String, ApiError> {
-    let mut command = runc_command();
-    command.arg("--version").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|error| runc_error(&error))?;
-    wait_or_kill(&mut child, RUNC_TIMEOUT).map_err(|error| runc_error(&error))?;
-    let mut text = String::new();
-    // A read error leaves the version unknown.
-    let _ = child
-        .stdout
-        .map_or(Ok(0), |mut out| out.read_to_string(&mut text));
-    let version = text
-        .split_whitespace()
-        .nth(2)
-        .unwrap_or("of unknown version");
-    Ok(version.to_owned())
-}
-
-fn runc_error(error: &io::Error) -> ApiError {
-    let cause = match error.kind() {
-        io::ErrorKind::NotFound => "runc is not installed".to_owned(),
-        _ => error.to_string(),
-    };
-    ApiError::failed(format!(
-        "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install runc (Debian, Ubuntu: `apt install runc`), or \
-         write `isolation: process`"
-    ))
-}
-
-/// Makes a runc command with only `PATH` of the agent's environment. With `NOTIFY_SOCKET`, runc
-/// would wait for a readiness message from the container.
-fn runc_command() -> Command {
-    let mut command = Command::new(RUNC);
-    command
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or(PATH.into()));
-    command
-}
-
-/// Waits for the end of a command. Kills it after the limit and returns an error.
-fn wait_or_kill(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if Instant::now() >= deadline {
-            // Also kill its children, because a half-made container is useless.
-            let ended = Process::of(child.id()).and_then(|process| process.kill_tree());
-            ended.map_err(io::Error::other)?;
-            child.wait()?;
-            let cause = format!("`{RUNC}` did not end within {limit:?} and was killed");
-            return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
-        }
-        std::thread::sleep(CHECK_INTERVAL);
-    }
-}
-
 /// Options such as `ro` apply to the topmost mount. Options that begin with an additional `r`, such
 /// as `rro`, also apply to the mounts below (runc 1.1, Linux 5.12).
 fn bind_mount(source: &Path, destination: &Path) -> Value {
@@ -431,36 +381,9 @@ fn enter_user_namespace(config: &mut Value, (uid, gid): (u32, u32)) {
     }
 }
 
-/// The last error in runc's log, which has one JSON object a line.
-fn last_logged_error(log: &str) -> Option<String> {
-    let error = |line: &str| {
-        let entry: Value = serde_json::from_str(line).ok()?;
-        (entry["level"] == "error" || entry["level"] == "fatal").then_some(())?;
-        entry["msg"].as_str().map(str::to_owned)
-    };
-    log.lines().rev().find_map(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_error_in_the_log_of_runc_is_reported() {
-        let log = "{\"level\":\"warning\",\"msg\":\"a\"}\nnonsense\n{\"level\":\"error\",\"msg\":\"no such file\"}\n{\"level\":\"info\",\"msg\":\"b\"}\n";
-        assert_eq!(last_logged_error(log).as_deref(), Some("no such file"));
-        assert_eq!(last_logged_error(""), None);
-    }
-
-    #[test]
-    fn a_command_that_does_not_end_is_killed() {
-        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
-        let error = wait_or_kill(&mut child, Duration::from_millis(10)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(child.try_wait().unwrap().is_some());
-        let mut child = Command::new("true").spawn().unwrap();
-        assert!(wait_or_kill(&mut child, RUNC_TIMEOUT).unwrap().success());
-    }
 
     #[test]
     fn a_root_file_system_must_be_a_directory_with_files() {

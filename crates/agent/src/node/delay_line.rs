@@ -76,8 +76,8 @@ struct LineState {
 
 /// A link whose packets pass the line.
 struct ImpairedLink {
-    impairments: Impairments,
     /// From the first end to the second, and back.
+    impairments: [Impairments; 2],
     directions: [Direction; 2],
 }
 
@@ -107,16 +107,17 @@ pub(crate) enum LineCheck {
 }
 
 impl TopologyLine {
-    /// Starts a line without links. The packet memory is for links with these impairments.
+    /// Starts a line without links. The packet memory is for directions with these impairments.
     ///
     /// # Errors
     /// The links need more packet memory than a line has, or a step fails. Nothing remains.
-    pub(crate) fn start<'i>(
+    pub(crate) fn start(
         parts: &Parts,
         topology: &str,
-        impairments: impl Iterator<Item = &'i Impairments>,
+        directions: impl Iterator<Item = Impairments>,
     ) -> Result<Self, ApiError> {
-        let needed = impairments.map(packets_of).fold(0, u64::saturating_add);
+        let needed = directions.map(|one| packets_of(&one));
+        let needed = needed.fold(0, u64::saturating_add);
         if needed > u64::from(MOST_WAITING) {
             return Err(too_large(needed, MOST_WAITING));
         }
@@ -175,26 +176,27 @@ impl TopologyLine {
         &self,
         link: usize,
         point: &DelayPoint,
-        impairments: &Impairments,
+        impairments: [Impairments; 2],
     ) -> Result<(), ApiError> {
         let mut state = self.lock_state();
         let others = state.links.iter().filter(|(other, _)| **other != link);
-        let others = others.map(|(_, other)| packets_of(&other.impairments));
-        let needed = others.fold(packets_of(impairments), u64::saturating_add);
+        let others = others.flat_map(|(_, other)| &other.impairments);
+        let all = others.chain(&impairments).map(packets_of);
+        let needed = all.fold(0, u64::saturating_add);
         if needed > u64::from(self.room) {
             return Err(too_large(needed, self.room));
         }
-        let profile = profile_of(impairments);
+        let profiles = impairments.each_ref().map(profile_of);
         if let Some(known) = state.links.get_mut(&link) {
-            for direction in &known.directions {
-                self.set_profile(link, direction.program.number(), &profile)?;
+            for (direction, profile) in known.directions.iter().zip(&profiles) {
+                self.set_profile(link, direction.program.number(), profile)?;
             }
-            known.impairments = *impairments;
+            known.impairments = impairments;
             return Ok(());
         }
         let [there, back] = places(point);
-        let there = self.add_direction(&mut state, link, there, &profile)?;
-        let back = match self.add_direction(&mut state, link, back, &profile) {
+        let there = self.add_direction(&mut state, link, there, &profiles[0])?;
+        let back = match self.add_direction(&mut state, link, back, &profiles[1]) {
             Ok(back) => back,
             Err(error) => {
                 // The caller gets the first error.
@@ -203,7 +205,7 @@ impl TopologyLine {
             }
         };
         let impaired = ImpairedLink {
-            impairments: *impairments,
+            impairments,
             directions: [there, back],
         };
         state.links.insert(link, impaired);

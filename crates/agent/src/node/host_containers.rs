@@ -1,8 +1,11 @@
 //! Containers in the hosts of topologies. A container lies in its host's network namespace and
 //! below its host's control group, and ends with the topology.
 
+mod check;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,13 +13,16 @@ use std::time::{Duration, Instant};
 use myelin_image::ImageConfig;
 use myelin_linux::netns::Netns;
 use myelin_linux::session::User;
-use myelin_spec::{Isolation, Limits, units};
+use myelin_spec::{Isolation, Limits};
 
-use crate::api::{ApiError, ContainerImage, ContainerLimits, ContainerRequest, ContainerStatus};
+use crate::api::{
+    ApiError, ContainerImage, ContainerLimits, ContainerRequest, ContainerStatus, ExecRequest,
+};
 use crate::node::Parts;
 use crate::node::confinement::{
     ConfinedProcess, Confinement, ConfinementSpec, GroupTurns, Program, ProgramExit,
 };
+use crate::node::container::ContainerProgram;
 use crate::node::hosts::FoundHost;
 use crate::node::images;
 use crate::node::log::Log;
@@ -24,10 +30,10 @@ use crate::pool::{lock, wait_until_unique};
 
 /// Longest time between SIGTERM and SIGKILL.
 const TERM_TIMEOUT: Duration = Duration::from_millis(300);
+/// Longest time that a request watches its new container.
+const LONGEST_WATCH: Duration = Duration::from_secs(60);
 /// Time between two checks while containers end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// Longest name of a container. Its file names have the names of topology and host too.
-const MAX_NAME: usize = 40;
 /// Capabilities of a container: those of other engines, and all over the host's interfaces.
 const CAPABILITIES: &[&str] = &[
     "CAP_AUDIT_WRITE",
@@ -56,7 +62,14 @@ pub(crate) struct HostContainers(Mutex<BTreeMap<Key, Slot>>);
 enum Slot {
     /// A request starts or ends the container.
     Changing,
+    /// The program runs, or has ended by itself.
     Running(Arc<HostContainer>),
+}
+
+impl Slot {
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Running(container) if container.has_ended().is_some())
+    }
 }
 
 /// A container.
@@ -73,7 +86,8 @@ struct HostContainer {
 }
 
 impl HostContainers {
-    /// Starts a container. A failure leaves nothing behind.
+    /// Starts a container, in the place of one of that name that has ended. A failure leaves
+    /// nothing behind.
     ///
     /// # Errors
     /// A bad name, image or limit; a container of that name exists; or a system error.
@@ -85,18 +99,24 @@ impl HostContainers {
         user: Option<&User>,
     ) -> Result<ContainerStatus, ApiError> {
         let title = format!("host `{}`, container `{}`", host.path(), request.name);
-        check(&title, host, request)?;
+        check::check(&title, host, request)?;
         let key = (host.name.clone(), request.name.clone());
-        {
+        let ended = {
             let mut slots = lock(&self.0);
-            if slots.contains_key(&key) {
+            let is_free = slots.get(&key).is_none_or(Slot::has_ended);
+            check::check_count(&title, slots.len())?;
+            if !is_free {
                 return Err(ApiError::failed(format!(
                     "{title}: a container of that name exists: choose another name, or run `myelin container rm {} {}`",
                     host.path(),
                     request.name
                 )));
             }
-            slots.insert(key.clone(), Slot::Changing);
+            slots.insert(key.clone(), Slot::Changing)
+        };
+        if let Some(Slot::Running(ended)) = ended {
+            // Readers hold a container briefly.
+            end_all(&[&wait_until_unique(ended)]);
         }
         match HostContainer::start(parts, host, request, user) {
             Ok(container) => {
@@ -111,6 +131,28 @@ impl HostContainers {
                     ..error
                 })
             }
+        }
+    }
+
+    /// Waits at most this time for the end of a container's program, and returns the status.
+    ///
+    /// # Errors
+    /// Another request has removed the container.
+    pub(crate) fn watch(
+        &self,
+        host: &FoundHost,
+        name: &str,
+        longest: Duration,
+    ) -> Result<ContainerStatus, ApiError> {
+        let deadline = Instant::now() + longest.min(LONGEST_WATCH);
+        loop {
+            // Without a reference between two checks, another request can remove the container.
+            let container = self.expect(host, name)?;
+            if container.has_ended().is_some() || Instant::now() >= deadline {
+                return Ok(container.status());
+            }
+            drop(container);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
@@ -131,7 +173,7 @@ impl HostContainers {
     ) -> Result<ContainerStatus, ApiError> {
         let title = format!("host `{}`, container `{name}`", host.path());
         let container = self.expect(host, name)?;
-        check_limits(&title, host, &limits)?;
+        check::check_limits(&title, host, &limits)?;
         container.confinement.limit(to_spec(limits))?;
         Ok(container.status())
     }
@@ -143,6 +185,46 @@ impl HostContainers {
     pub(crate) fn log(&self, host: &FoundHost, name: &str) -> Result<String, ApiError> {
         let container = self.expect(host, name)?;
         Ok(container.log.text())
+    }
+
+    /// Starts a further program in a container. A user without all rights has only own containers.
+    ///
+    /// # Errors
+    /// No such container of this user, it lies in a user namespace or has ended, or the program
+    /// does not start.
+    pub(crate) fn start_program(
+        &self,
+        host: &FoundHost,
+        (name, user): (&str, Option<u32>),
+        request: &ExecRequest,
+        descriptors: [OwnedFd; 3],
+    ) -> Result<ContainerProgram, ApiError> {
+        let title = format!("host `{}`, container `{name}`", host.path());
+        let container = self.expect(host, name)?;
+        if user.is_some() && container.described.user != user {
+            return Err(ApiError::failed(format!(
+                "{title}: it belongs to another user"
+            )));
+        }
+        if container.described.user.is_some() {
+            // runc enters the user namespace first, and then may not enter the host's network.
+            return Err(ApiError::failed(format!(
+                "{title}: it lies in a user namespace, where runc starts no further program: start a second container, or \
+                 run the program on the host with `myelin exec`"
+            )));
+        }
+        check::check_program(&title, request)?;
+        if let Some(end) = container.has_ended() {
+            let output = container.log.describe_end();
+            return Err(ApiError::failed(format!(
+                "{title}: its program has ended, it {end}; {output}"
+            )));
+        }
+        let started = container.confinement.start_program(request, descriptors);
+        started.map_err(|error| ApiError {
+            message: format!("{title}: {error}"),
+            ..error
+        })
     }
 
     /// Ends a container and removes it.
@@ -295,6 +377,8 @@ impl HostContainer {
             pid: Some(process.pid()),
             end: None,
             exit_code: None,
+            has_failed: false,
+            last_lines: Vec::new(),
             user: user.map(|user| user.uid),
             limits: request.limits,
             cpu_s: 0.0,
@@ -342,6 +426,8 @@ impl HostContainer {
                 _ => format!("{end}; the kernel killed a process at the memory limit"),
             }),
             exit_code: end.and_then(|end| end.0).and_then(|status| status.code()),
+            has_failed: end.is_some_and(ProgramExit::has_failed),
+            last_lines: end.map_or_else(Vec::new, |_| self.log.last_lines()),
             limits: self.limits(),
             cpu_s: usage.cpu_ns as f64 / 1e9,
             memory_bytes: usage.memory_bytes,
@@ -390,76 +476,4 @@ fn to_spec(limits: ContainerLimits) -> Limits {
         cpu_millicores: limits.cpu_millicores,
         memory_bytes: limits.memory_bytes,
     }
-}
-
-/// Refuses a request that no host could grant.
-fn check(title: &str, host: &FoundHost, request: &ContainerRequest) -> Result<(), ApiError> {
-    let name = &request.name;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if !starts_well || name.len() > MAX_NAME || !name.chars().all(is_plain) {
-        return Err(ApiError::usage(format!(
-            "{title}: the name is not valid: write at most {MAX_NAME} letters, digits and `-`, the first a letter or a digit"
-        )));
-    }
-    let is_stored = matches!(request.image, ContainerImage::Stored(_));
-    let program = request.command.first();
-    if program.is_none() && !is_stored || program.is_some_and(String::is_empty) {
-        return Err(ApiError::usage(format!(
-            "{title}: no program is given: write the program and its arguments"
-        )));
-    }
-    if let ContainerImage::Directory(directory) = &request.image
-        && !directory.starts_with('/')
-    {
-        return Err(ApiError::usage(format!(
-            "{title}: the image {directory} is no absolute path: write the path from `/` on"
-        )));
-    }
-    let mut texts = request.command.iter().chain(request.env.keys());
-    if texts.any(|text| text.contains('\0')) || request.env.values().any(|text| text.contains('\0'))
-    {
-        return Err(ApiError::usage(format!(
-            "{title}: an argument or a variable has a zero byte: remove it"
-        )));
-    }
-    check_limits(title, host, &request.limits)
-}
-
-/// Refuses limits that the kernel, or the host's own limit, does not allow.
-fn check_limits(title: &str, host: &FoundHost, limits: &ContainerLimits) -> Result<(), ApiError> {
-    use myelin_spec::isolation::{MIN_CPU_MILLICORES, MIN_MEMORY_BYTES};
-    let refuse = |asked: String, bound: String| {
-        Err(ApiError::usage(format!(
-            "{title}: a limit of {asked} is not possible: write {bound}, or give no limit"
-        )))
-    };
-    let cpu = |millicores: u32| units::CPU.format(millicores.into());
-    if let Some(asked) = limits.cpu_millicores {
-        if asked < MIN_CPU_MILLICORES {
-            return refuse(cpu(asked), format!("at least {}", cpu(MIN_CPU_MILLICORES)));
-        }
-        if let Some(most) = host.limits.cpu_millicores.filter(|most| asked > *most) {
-            return refuse(
-                cpu(asked),
-                format!("at most {}, which the host has", cpu(most)),
-            );
-        }
-    }
-    let memory = units::format_memory_bytes;
-    if let Some(asked) = limits.memory_bytes {
-        if asked < MIN_MEMORY_BYTES {
-            return refuse(
-                memory(asked),
-                format!("at least {}", memory(MIN_MEMORY_BYTES)),
-            );
-        }
-        if let Some(most) = host.limits.memory_bytes.filter(|most| asked > *most) {
-            return refuse(
-                memory(asked),
-                format!("at most {}, which the host has", memory(most)),
-            );
-        }
-    }
-    Ok(())
 }

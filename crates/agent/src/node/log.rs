@@ -69,18 +69,22 @@ impl Log {
         })
     }
 
-    /// Returns the last lines, as the end of an error message.
-    pub(crate) fn last_lines(&self) -> String {
+    /// Returns the last lines that are not empty.
+    pub(crate) fn last_lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.read_end(KEPT_BYTES)).into_owned();
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let lines: Vec<&str> = lines.collect();
+        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        last.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    /// Describes the last lines, as the end of an error message.
+    pub(crate) fn describe_end(&self) -> String {
+        let lines = self.last_lines();
         if lines.is_empty() {
             return "the program wrote no output".to_owned();
         }
-        let shown = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
-        format!("last output:\n  {shown}")
+        format!("last output:\n  {}", lines.join("\n  "))
     }
 
     /// Returns the end of the output, at most [`MAX_BYTES`].
@@ -130,11 +134,11 @@ mod tests {
     fn last_lines_skips_empty_lines_and_drop_removes_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let (log, journal) = log(directory.path());
-        assert_eq!(log.last_lines(), "the program wrote no output");
+        assert_eq!(log.describe_end(), "the program wrote no output");
         let mut program = File::from(log.handle().unwrap());
         program.write_all(b"1\n2\n3\n\n4\n5\n6").unwrap();
         let expected = "last output:\n  2\n  3\n  4\n  5\n  6";
-        assert_eq!(log.last_lines(), expected);
+        assert_eq!(log.describe_end(), expected);
         let path = log.path().to_owned();
         drop(log);
         assert!(!path.exists() && journal.replay().is_empty());
@@ -153,6 +157,6 @@ mod tests {
         assert_eq!(log.file.metadata().unwrap().len(), KEPT_BYTES);
         program.write_all(b"last\n").unwrap();
         assert_eq!(log.file.metadata().unwrap().len(), KEPT_BYTES + 5);
-        assert!(log.last_lines().ends_with("  last"));
+        assert!(log.describe_end().ends_with("  last"));
     }
 }

@@ -40,14 +40,15 @@ pub(crate) fn impair_from(first: usize, network: &Network) -> Result<(), String>
     let links = network.topology().links.iter().enumerate();
     for (position, link) in links.skip(first) {
         if link.by == LinkEmulation::Netem {
-            let set = impair(network, position, &link.impairments);
+            let set = impair(network, position, &link.directions());
             set.map_err(|error| format!("link `{}`: {error}", link.name))?;
         }
     }
     Ok(())
 }
 
-/// Sets or changes the disciplines at both ends of the link at this position of the topology.
+/// Sets or changes the disciplines at both ends of the link at this position of the topology: each
+/// is for the packets that its end sends.
 ///
 /// # Errors
 /// The kernel refuses a discipline. Both ends then have the impairments that the topology
@@ -55,15 +56,16 @@ pub(crate) fn impair_from(first: usize, network: &Network) -> Result<(), String>
 pub(crate) fn impair(
     network: &Network,
     position: usize,
-    impairments: &Impairments,
+    directions: &[Impairments; 2],
 ) -> Result<(), String> {
     let described = network.topology().links.get(position);
     let link = network.links().nth(position).zip(described);
     let Some(((_, ends, _), described)) = link else {
         return Ok(());
     };
-    let values = [&described.impairments, impairments].map(netem_of);
-    set_both(&ends, &values, |end, netem| {
+    let old = netem_of(&described.impairments);
+    let new = directions.each_ref().map(netem_of);
+    set_both(&ends, (&old, &new), |end, netem| {
         let set = || {
             let mut netlink = match &end.netns {
                 Some(netns) => Netlink::open_in(&Netns::open(netns)?)?,
@@ -76,15 +78,15 @@ pub(crate) fn impair(
     })
 }
 
-/// Gives both ends new values. If the second end refuses them, gives the first end the old ones.
+/// Gives each end its new values. If the second end refuses them, gives the first end its old ones.
 fn set_both<E>(
     ends: &[E; 2],
-    [old, new]: &[Netem; 2],
+    (old, new): (&Netem, &[Netem; 2]),
     set: impl Fn(&E, &Netem) -> Result<(), String>,
 ) -> Result<(), String> {
     let [first, second] = ends;
-    set(first, new)?;
-    set(second, new).map_err(|error| match set(first, old) {
+    set(first, &new[0])?;
+    set(second, &new[1]).map_err(|error| match set(first, old) {
         Ok(()) => error,
         Err(cause) => format!(
             "{error}; the other direction keeps the new values, because the kernel refuses the old ones: {cause}: repeat \
@@ -95,7 +97,7 @@ fn set_both<E>(
 
 /// netem has one limit for the packets that wait for the rate and for the delay.
 fn netem_of(impairments: &Impairments) -> Netem {
-    let of_direction = packets_of(impairments) / 2;
+    let of_direction = packets_of(impairments);
     let loss = impairments.loss;
     Netem {
         delay_ns: impairments.delay_ns,
@@ -137,7 +139,7 @@ mod tests {
                 ..Impairments::default()
             })
         };
-        let values = [delay(1), delay(2)];
+        let (old, new) = (delay(1), [delay(2), delay(3)]);
         let change = |refused: &[(&str, u64)]| {
             let ends = std::cell::RefCell::new(std::collections::BTreeMap::new());
             let set = |end: &&'static str, netem: &Netem| {
@@ -147,15 +149,15 @@ mod tests {
                 ends.borrow_mut().insert(*end, netem.delay_ns);
                 Ok(())
             };
-            let changed = set_both(&["a", "b"], &values, set);
+            let changed = set_both(&["a", "b"], (&old, &new), set);
             (changed, ends.into_inner())
         };
-        assert_eq!(change(&[]), (Ok(()), [("a", 2), ("b", 2)].into()));
-        let (error, ends) = change(&[("b", 2)]);
+        assert_eq!(change(&[]), (Ok(()), [("a", 2), ("b", 3)].into()));
+        let (error, ends) = change(&[("b", 3)]);
         assert_eq!((error, ends), (Err("b refuses".into()), [("a", 1)].into()));
         let (error, ends) = change(&[("a", 2)]);
         assert_eq!((error, ends), (Err("a refuses".into()), [].into()));
-        let (error, ends) = change(&[("b", 2), ("a", 1)]);
+        let (error, ends) = change(&[("b", 3), ("a", 1)]);
         let error = error.unwrap_err();
         assert!(
             error.contains("keeps the new values") && error.contains("a refuses"),

@@ -1,6 +1,7 @@
 //! The requests for containers in hosts.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
@@ -26,7 +27,7 @@ fn take_turn(peer: Peer) -> Option<MutexGuard<'static, ()>> {
 }
 
 /// Finds a host with its topology, for a user who may use containers there.
-fn find(
+pub(super) fn find(
     engine: &Engine,
     peer: Peer,
     host: &str,
@@ -56,7 +57,7 @@ pub(super) async fn add(
     Json(request): Json<ContainerRequest>,
 ) -> Result<Json<ContainerStatus>, HttpError> {
     run_waiting(state, move |engine| {
-        let _turn = take_turn(peer);
+        let turn = take_turn(peer);
         let (host, topology) = find(engine, peer, &request.host, &request.name)?;
         peer.check_limits(engine, &host, &request.name, request.limits)?;
         let user = peer.user();
@@ -66,7 +67,13 @@ pub(super) async fn add(
             peer.check_all_rights(action)?;
         }
         let containers = &topology.containers;
-        containers.add(&engine.node.parts, &host, &request, user.as_ref())
+        let started = containers.add(&engine.node.parts, &host, &request, user.as_ref())?;
+        drop(turn);
+        if request.watch_ms == 0 {
+            return Ok(started);
+        }
+        let longest = Duration::from_millis(request.watch_ms);
+        containers.watch(&host, &request.name, longest)
     })
     .await
 }

@@ -57,10 +57,10 @@ pub(super) async fn exec(
     Upgrade(upgrade): Upgrade,
     Json(request): Json<ExecRequest>,
 ) -> Result<Response, HttpError> {
-    let checked = request.host.clone();
-    let Json(()) = super::run_blocking(Arc::clone(&state), move |engine| {
-        let host = engine.find_host(&checked)?;
-        peer.check_exec(&host)
+    let (host, container) = (request.host.clone(), request.container.clone());
+    let Json(()) = super::run_blocking(Arc::clone(&state), move |engine| match container {
+        Some(name) => super::container::find(engine, peer, &host, &name).map(drop),
+        None => peer.check_exec(&engine.find_host(&host)?),
     })
     .await?;
     tokio::spawn(async move {

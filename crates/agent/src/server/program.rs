@@ -3,20 +3,23 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 
-use myelin_linux::process::{PidFd, Process};
+use myelin_linux::process::{PidFd, Process, Signal};
 use myelin_linux::session;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::container;
 use super::peer::Peer;
 use crate::api::{ApiError, ExecRequest};
 use crate::engine::Engine;
 
 /// A program that runs.
 pub(super) struct RunningProgram {
+    /// The program, or the runc that waits for a program in a container.
     pub(super) child: Child,
+    /// The program.
     pub(super) process: Process,
     /// Becomes readable when the program ends.
     end: AsyncFd<OwnedFd>,
@@ -31,8 +34,17 @@ impl RunningProgram {
 
     /// Ends the program and its children.
     pub(super) async fn end(&self) {
-        let process = self.process;
-        let ended = tokio::task::spawn_blocking(move || session::end(&process));
+        let (process, child) = (self.process, self.child.id());
+        let end = move || {
+            session::end(&process)?;
+            // runc goes on as long as nobody reads what the program has written. The agent has not
+            // waited for this child, so no other process has its number.
+            if child != process.pid {
+                PidFd::open(child)?.signal(Signal::KILL)?;
+            }
+            Ok::<(), myelin_linux::Error>(())
+        };
+        let ended = tokio::task::spawn_blocking(end);
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "a program of a client that has ended goes on");
         }
@@ -44,18 +56,24 @@ pub(super) fn start(
     engine: &Engine,
     peer: Peer,
     request: &ExecRequest,
-    [input, output, errors]: [OwnedFd; 3],
+    descriptors: [OwnedFd; 3],
 ) -> Result<RunningProgram, ApiError> {
     // The host may have changed since the request was checked.
-    let host = engine.find_host(&request.host)?;
-    peer.check_exec(&host)?;
-    let mut command = host.prepare(request, peer.user().as_ref())?;
-    command.stdin(input).stdout(output).stderr(errors);
-    let child = command.spawn();
-    let mut child = child.map_err(|error| start_error(&host.path(), request, &error))?;
-    // With the command, its copies of the descriptors close: only the program holds them.
-    drop::<Command>(command);
-    let watched = watch(&child);
+    let (mut child, pid) = match &request.container {
+        None => {
+            let child = start_on_host(engine, peer, request, descriptors)?;
+            let pid = child.id();
+            (child, pid)
+        }
+        Some(name) => {
+            let (host, topology) = container::find(engine, peer, &request.host, name)?;
+            let owner = (name.as_str(), peer.user().map(|user| user.uid));
+            let containers = &topology.containers;
+            let started = containers.start_program(&host, owner, request, descriptors)?;
+            (started.runc, started.pid)
+        }
+    };
+    let watched = watch(&child, pid);
     if watched.is_err() {
         let _ = child.kill();
         let _ = child.wait();
@@ -68,8 +86,29 @@ pub(super) fn start(
     })
 }
 
-fn watch(child: &Child) -> Result<(Process, AsyncFd<OwnedFd>), ApiError> {
-    let process = Process::of(child.id()).map_err(ApiError::failed)?;
+fn start_on_host(
+    engine: &Engine,
+    peer: Peer,
+    request: &ExecRequest,
+    [input, output, errors]: [OwnedFd; 3],
+) -> Result<Child, ApiError> {
+    let host = engine.find_host(&request.host)?;
+    peer.check_exec(&host)?;
+    let mut command = host.prepare(request, peer.user().as_ref())?;
+    command.stdin(input).stdout(output).stderr(errors);
+    // With the command, its copies of the descriptors close: only the program holds them.
+    let child = command.spawn();
+    child.map_err(|error| start_error(&host.path(), request, &error))
+}
+
+/// Returns the program with this number, and what becomes readable when the child has ended.
+fn watch(child: &Child, pid: u32) -> Result<(Process, AsyncFd<OwnedFd>), ApiError> {
+    let process = match Process::of(pid) {
+        // A program in a container may have ended already.
+        Err(_) if pid != child.id() => Process::of(child.id()),
+        found => found,
+    };
+    let process = process.map_err(ApiError::failed)?;
     let handle = PidFd::open(child.id()).map_err(ApiError::failed)?;
     let end = handle
         .as_fd()

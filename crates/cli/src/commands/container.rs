@@ -1,22 +1,24 @@
 //! `myelin container`: containers in the hosts of topologies.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::units::{self, CPU, MEMORY};
+use myelin_api::units::{self, CPU, DURATION, MEMORY};
 use myelin_api::{
     ApiError, Client, ContainerImage, ContainerLimits, ContainerLimitsRequest, ContainerName,
     ContainerRequest, ContainerStatus, RunDir,
 };
 use myelin_report::terminal::Column;
 
+use crate::commands::exec;
 use crate::output;
 
 /// Arguments of `myelin container`.
 #[derive(Debug, clap::Subcommand)]
 #[command(
     after_help = "Examples:\n  myelin container add h1 web --cpu 0.25cores --memory 64MiB -- python3 -m http.server 80\n  \
-    myelin container ps\n  myelin container logs h1 web\n  myelin container limit h1 web --cpu 0.5cores\n  \
+    myelin container ps\n  myelin container logs h1 web\n  myelin container exec h1 web -- ls /\n  myelin container limit h1 web --cpu 0.5cores\n  \
     myelin container rm h1 web\n\n\
     A container lies in the network of its host. All containers and programs of a host share its limits.\n\
     A container ends with its topology. Needs runc."
@@ -28,6 +30,8 @@ pub(crate) enum Arguments {
     Ps(PsArguments),
     /// Show the end of a container's output and errors.
     Logs(NameArguments),
+    /// Run a further program in a container, with the container's rights.
+    Exec(ExecArguments),
     /// Change limits of a running container.
     Limit(LimitArguments),
     /// End a container and remove it.
@@ -67,12 +71,25 @@ pub(crate) struct AddArguments {
     /// A variable of the program's environment.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
+    /// Watch the program for this time. If it fails meanwhile, so does this command.
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_watch)]
+    watch: u64,
     /// Print JSON.
     #[arg(long)]
     json: bool,
     /// The program and its arguments. Default: those of the image.
     #[arg(last = true)]
     command: Vec<String>,
+}
+
+/// Arguments of `myelin container exec`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExecArguments {
+    #[command(flatten)]
+    name: NameArguments,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
 }
 
 /// Arguments of `myelin container ps`.
@@ -118,8 +135,12 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         ApiError::failed("no agent runs, so there is no host: `myelin up FILE` makes a topology")
     })?;
     match arguments {
-        Arguments::Add(arguments) => add(&client, arguments)?,
+        Arguments::Add(arguments) => return add(&client, arguments),
         Arguments::Ps(arguments) => return list(&client, arguments),
+        Arguments::Exec(arguments) => {
+            let name = arguments.name.to_name();
+            return exec::execute_in_container(&client, name, &arguments.command);
+        }
         Arguments::Logs(name) => print!("{}", client.container_log(&name.to_name())?.text),
         Arguments::Limit(arguments) => {
             let limits = arguments.limits.to_limits();
@@ -136,7 +157,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-fn add(client: &Client, arguments: &AddArguments) -> Result<(), ApiError> {
+fn add(client: &Client, arguments: &AddArguments) -> Result<ExitCode, ApiError> {
     let request = ContainerRequest {
         host: arguments.name.host.clone(),
         name: arguments.name.name.clone(),
@@ -144,17 +165,35 @@ fn add(client: &Client, arguments: &AddArguments) -> Result<(), ApiError> {
         command: arguments.command.clone(),
         env: arguments.env.iter().cloned().collect(),
         limits: arguments.limits.to_limits(),
+        watch_ms: arguments.watch,
     };
     let status = client.add_container(&request)?;
+    let title = format!("{}/{}/{}", status.topology, status.host, status.name);
     if arguments.json {
         output::print_json(&status)?;
-    } else {
+    } else if !status.has_failed {
+        let end = status.end.as_ref();
+        let end = end.map_or_else(String::new, |end| format!(", {end}"));
         println!(
-            "container {}/{}/{}: started in {:.0} ms",
-            status.topology, status.host, status.name, status.start_ms
+            "container {title}: started in {:.0} ms{end}",
+            status.start_ms
         );
     }
-    Ok(())
+    if !status.has_failed {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let end = status.end.as_deref().unwrap_or_default();
+    Err(ApiError::failed(format!(
+        "container {title}: the program {end}; {}",
+        describe_output(&status)
+    )))
+}
+
+fn describe_output(status: &ContainerStatus) -> String {
+    if status.last_lines.is_empty() {
+        return "it wrote no output".to_owned();
+    }
+    format!("last output:\n  {}", status.last_lines.join("\n  "))
 }
 
 /// A word with a slash is a directory, as for a shell's programs.
@@ -207,7 +246,21 @@ fn list(client: &Client, arguments: &PsArguments) -> Result<ExitCode, ApiError> 
         }),
     ];
     println!("{}", output::format_table(&columns, &all));
+    for found in all.iter().filter(|found| found.has_failed) {
+        let (title, output) = (
+            format!("{}/{}", found.host, found.name),
+            describe_output(found),
+        );
+        println!("{title}: {output}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse_watch(text: &str) -> Result<u64, String> {
+    const NS_PER_MS: u64 = 1_000_000;
+    let time = DURATION.parse(text);
+    time.map(|ns| ns / NS_PER_MS)
+        .map_err(|fault| fault.to_string())
 }
 
 fn parse_cpu(text: &str) -> Result<u32, String> {

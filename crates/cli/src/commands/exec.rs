@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Client, ExecEvent, ExecRequest, ExecStream, RunDir};
+use myelin_api::{ApiError, Client, ContainerName, ExecEvent, ExecRequest, ExecStream, RunDir};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -29,7 +29,8 @@ const SIGNAL_STATUS: i32 = 128;
 #[command(after_help = "Examples:\n  myelin exec server -- iperf3 -s -1\n  \
                   myelin exec client -- irtt client -i 5ms -d 5s 10.0.0.2\n  \
                   myelin exec tactile/client -- tcpdump -ni eth0    if several chains run\n  \
-                  myelin exec h1 -- ping -c 3 10.0.0.2              a host of a topology\n\n\
+                  myelin exec h1 -- ping -c 3 10.0.0.2              a host of a topology\n  \
+                  myelin container exec h1 web -- ps                a container in a host\n\n\
                   Programs keep the limits of a topology's host, and end with this command or with their host. The hosts are ordinary network namespaces (ip netns list). The exit status is the program's.")]
 pub(crate) struct Arguments {
     /// `client`, `server`, the host of a topology, or one of them after `CHAIN/` or `TOPOLOGY/`.
@@ -46,13 +47,50 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             "no agent runs, so there is no host: `myelin up FILE` deploys a chain and its hosts, or a topology",
         )
     })?;
-    let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    // The agent takes text. A variable that is no text does not reach the program.
+    let env = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let directory = std::env::current_dir().ok();
+    let directory = directory.and_then(|directory| directory.into_os_string().into_string().ok());
+    let request = ExecRequest {
+        host: arguments.host.clone(),
+        command: to_text(&arguments.command)?,
+        env: env.collect(),
+        directory: directory.unwrap_or_else(|| "/".to_owned()),
+        ..ExecRequest::default()
+    };
+    let (input, output) = (std::io::stdin(), std::io::stdout());
     if input.is_terminal() && output.is_terminal() {
-        return terminal::run(&client, &describe(arguments, true)?);
+        let request = ExecRequest {
+            is_terminal: true,
+            ..request
+        };
+        return terminal::run(&client, &request);
     }
+    run(&client, &request)
+}
+
+/// Runs a program in a container and returns its exit status. The program has the container's
+/// environment and directory, and gets pipes instead of a terminal.
+pub(crate) fn execute_in_container(
+    client: &Client,
+    container: ContainerName,
+    command: &[OsString],
+) -> Result<ExitCode, ApiError> {
+    let request = ExecRequest {
+        host: container.host,
+        container: Some(container.name),
+        command: to_text(command)?,
+        ..ExecRequest::default()
+    };
+    run(client, &request)
+}
+
+fn run(client: &Client, request: &ExecRequest) -> Result<ExitCode, ApiError> {
+    let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let signals = catch(&PASSED)?;
     let descriptors = [input.as_fd(), output.as_fd(), errors.as_fd()];
-    let mut stream = client.exec(&describe(arguments, false)?, descriptors)?;
+    let mut stream = client.exec(request, descriptors)?;
     loop {
         if let Some(status) = follow(&mut stream)? {
             return Ok(status);
@@ -62,9 +100,8 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     }
 }
 
-/// Describes the program with this process's environment and directory.
-fn describe(arguments: &Arguments, is_terminal: bool) -> Result<ExecRequest, ApiError> {
-    let words = arguments.command.iter().map(|word| {
+fn to_text(command: &[OsString]) -> Result<Vec<String>, ApiError> {
+    let words = command.iter().map(|word| {
         word.to_str().map(str::to_owned).ok_or_else(|| {
             ApiError::usage(format!(
                 "the argument {} is not UTF-8: use `sh -c` with an escaped text",
@@ -72,18 +109,7 @@ fn describe(arguments: &Arguments, is_terminal: bool) -> Result<ExecRequest, Api
             ))
         })
     });
-    // The agent takes text. A variable that is no text does not reach the program.
-    let env = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let directory = std::env::current_dir().ok();
-    let directory = directory.and_then(|directory| directory.into_os_string().into_string().ok());
-    Ok(ExecRequest {
-        host: arguments.host.clone(),
-        command: words.collect::<Result<_, _>>()?,
-        env: env.collect(),
-        directory: directory.unwrap_or_else(|| "/".to_owned()),
-        is_terminal,
-    })
+    words.collect()
 }
 
 /// Blocks these signals in this thread, and returns a descriptor that tells of them.

@@ -2,9 +2,12 @@
 
 use myelin_api::{ImpairmentChange, units};
 
-/// Changes of both directions of a link. What is not named stays as it is.
+/// Changes of one direction of a link, or of both. What is not named stays as it is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ImpairmentOptions {
+    /// Change only the direction of the packets that this end sends.
+    #[arg(long, value_name = "END")]
+    pub(crate) from: Option<String>,
     /// The propagation delay of each direction.
     #[arg(long, value_parser = parse_delay)]
     delay: Option<u64>,

@@ -14,7 +14,8 @@ use crate::output;
     after_help = "Examples:\n  myelin link h1-s1 --down      it carries no packet in either direction\n  \
     myelin link h1-s1 --up\n  myelin link h1-s1 --to s2     h1 keeps its interface and addresses\n  \
     myelin link h1-s1 --delay 20ms --loss 1%\n  \
-    myelin link h1-s1 --bandwidth 10Mbit\n  myelin link lab/h1-s1 --down  if several topologies have such a link"
+    myelin link h1-s1 --bandwidth 10Mbit\n  \
+    myelin link h1-s1 --from h1 --delay 2ms    only packets that h1 sends\n  myelin link lab/h1-s1 --down  if several topologies have such a link"
 )]
 pub(crate) struct Arguments {
     /// The link's name, or its two ends: `A-B`, or `TOPOLOGY/A-B`.
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, clap::Args)]
-#[group(multiple = false, conflicts_with_all = ["delay", "jitter", "bandwidth", "queue", "loss", "burst"])]
+#[group(multiple = false, conflicts_with_all = ["delay", "jitter", "bandwidth", "queue", "loss", "burst", "from"])]
 struct ChangeOption {
     /// Set the link up.
     #[arg(long)]
@@ -63,6 +64,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let request = LinkRequest {
         topology: topology.map(str::to_owned),
         link: link.to_owned(),
+        from: arguments.impairments.from.clone(),
         change,
     };
     let changed = client.change_link(&request)?;

@@ -370,7 +370,7 @@ impl Builder<'_> {
     fn has_wires(&self, position: usize) -> bool {
         let link = &self.topology.links[position];
         let is_host = |end: &String| self.hosts.contains_key(end.as_str());
-        let is_delayed = !link.impairments.is_none() && link.by == LinkEmulation::DelayLine;
+        let is_delayed = link.is_impaired() && link.by == LinkEmulation::DelayLine;
         is_delayed && link.ends.iter().all(is_host)
     }
 

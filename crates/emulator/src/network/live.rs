@@ -106,11 +106,11 @@ impl Network {
         }
     }
 
-    /// Records delay, rate and loss of the link at this position of the topology, after the caller
-    /// has changed them.
-    pub fn describe_impairments(&mut self, position: usize, impairments: Impairments) {
+    /// Records delay, rate and loss of both directions of the link at this position of the
+    /// topology, after the caller has changed them.
+    pub fn describe_impairments(&mut self, position: usize, directions: [Impairments; 2]) {
         if let Some(link) = self.topology.links.get_mut(position) {
-            link.impairments = impairments;
+            link.set_directions(directions);
         }
     }
 

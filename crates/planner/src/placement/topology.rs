@@ -222,13 +222,15 @@ fn free_core(number: u32, platform: &Platform, millicores: Option<u32>) -> CoreR
 
 fn link_room(link: &LinkSpec, vertices: &BTreeMap<String, usize>) -> Option<LinkRoom> {
     let [one, other] = link.ends.each_ref().map(|end| vertices.get(end).copied());
-    let impairments = &link.impairments;
-    let delay_ns = impairments.delay_ns.saturating_add(impairments.jitter_ns);
+    // The worse of both directions.
+    let both = link.directions();
+    let delays = both.map(|one| one.delay_ns.saturating_add(one.jitter_ns));
+    let delay_ns = delays.into_iter().fold(0, u64::max);
     Some(LinkRoom {
         name: link.name.clone(),
         ends: [one?, other?],
         delay_fs: u128::from(delay_ns) * NS,
-        rate_bps: impairments.rate_bps,
+        rate_bps: both.iter().filter_map(|one| one.rate_bps).min(),
         load: Default::default(),
     })
 }

@@ -10,10 +10,16 @@ use crate::terminal::{Column, add_field, listing};
 /// Millionths of a percent.
 const PPM_PER_PERCENT: f64 = 10_000.0;
 
-/// Describes delay, rate and loss: `, delay 10ms +- 1ms, 100Mbit, loss 1 %, by netem`; empty
-/// without them.
+/// Describes delay, rate and loss: `, delay 10ms +- 1ms, 100Mbit, loss 1 %, by netem`, and after
+/// `back` those of the other direction, if they differ; empty without them.
 pub fn describe_impairments(link: &TopologyLink) -> String {
     let mut text = describe_values(&link.impairments);
+    if let Some(back) = &link.back {
+        let values = describe_values(back);
+        let values = values.strip_prefix(", ").unwrap_or("unimpaired");
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", back {values}");
+    }
     if !text.is_empty() && link.by != LinkEmulation::default() {
         // Writing to a string cannot fail.
         let _ = write!(text, ", by {}", link.by);
@@ -127,14 +133,19 @@ mod tests {
             name: "lab.yaml".to_owned(),
             text: "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: { name: lab }\nspec:\n  \
                    hosts: [ h1, h2, h3 ]\n  links:\n    - { ends: [ h2, h3 ] }\n    - { ends: [ h1, h2 ], delay: 10ms, \
-                   jitter: 1ms, bandwidth: 10Mbit, queue: 50, loss: { rate: 0.5%, burst: 3 } }\n"
+                   jitter: 1ms, bandwidth: 10Mbit, queue: 50, loss: { rate: 0.5%, burst: 3 } }\n    - { ends: [ h1, h3 ], \
+                   back: { delay: 2ms } }\n    - { ends: [ h1, h3 ], name: up, delay: 3ms, back: {} }\n"
                 .to_owned(),
             ..ChainSource::default()
         };
         let mut status = TopologyStatus::of(&source.parse_objects().unwrap().topologies[0]);
         let described = status.links.iter().map(describe_impairments);
         let words = ", delay 10ms +- 1ms, 10Mbit, queue 50, loss 0.5 % in bursts of 3";
-        assert_eq!(described.collect::<Vec<_>>(), ["", words]);
+        let one_way = [", back delay 2ms", ", delay 3ms, back unimpaired"];
+        assert_eq!(
+            described.collect::<Vec<_>>(),
+            ["", words, one_way[0], one_way[1]]
+        );
         assert_eq!(details(&status, 100), "", "the topology does not run");
         let there = DirectionStatus {
             arrived: 77,

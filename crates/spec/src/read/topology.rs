@@ -53,6 +53,22 @@ keys! {
 }
 
 keys! {
+    /// Keys of the direction of a link from its second end to its first. What it lacks is off.
+    BACK_KEYS {
+        /// The propagation delay.
+        "delay" = DURATION;
+        /// The largest deviation from the delay; at most the delay.
+        "jitter" = DURATION;
+        /// The rate: bit, kbit, Mbit or Gbit a second.
+        "bandwidth" = TEXT;
+        /// The longest queue before the rate, packets. Default: chosen from the rate.
+        "queue" = integer(1, 1_000_000, "a number of packets");
+        /// The share of packets that the link loses, or the share and the length of bursts.
+        "loss" = ConfigKey::new(ValueType::TextOrMap(LOSS_KEYS));
+    }
+}
+
+keys! {
     /// Keys of a link.
     LINK_KEYS {
         /// The two hosts, nodes or switches that the link joins.
@@ -70,6 +86,9 @@ keys! {
         "queue" = integer(1, 1_000_000, "a number of packets");
         /// The share of packets that the link loses, or the share and the length of bursts.
         "loss" = ConfigKey::new(ValueType::TextOrMap(LOSS_KEYS));
+        /// The direction from the second end to the first, if it differs. Then the keys above are
+        /// about the other direction.
+        "back" = ConfigKey::new(ValueType::Map(BACK_KEYS));
         /// What delays and loses the packets: the delay line of Myelin, or netem of the kernel.
         "by" = LinkEmulation::KEY.with_default("delay-line");
     }
@@ -299,7 +318,10 @@ fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
         };
         let own_name = fields.get("name");
         let own_name = own_name.map(|field| name::read_label(&field));
-        let impairments = read_impairments(&fields);
+        let impairments = read_impairments(&fields, LINK_KEYS);
+        let back = fields.get("back");
+        let back = back.and_then(|field| field.mapping(BACK_KEYS));
+        let back = back.map(|fields| read_impairments(&fields, BACK_KEYS));
         let Some((ends, field)) = read_ends(&fields, names) else {
             continue;
         };
@@ -330,6 +352,7 @@ fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
             name,
             ends,
             impairments,
+            back: back.filter(|back| *back != impairments),
             by: fields.read(LINK_KEYS, "by"),
         });
     }
@@ -399,7 +422,7 @@ fn read_ends<'a>(fields: &Fields<'a>, names: &Names) -> Option<([String; 2], Fie
     Some((ends, field))
 }
 
-fn read_impairments(fields: &Fields<'_>) -> Impairments {
+fn read_impairments(fields: &Fields<'_>, keys: &'static [ConfigKey]) -> Impairments {
     let duration = |key: &str, example: &str| {
         let field = fields.get(key)?;
         let value = field.quantity(&units::DURATION, example)?;
@@ -418,7 +441,7 @@ fn read_impairments(fields: &Fields<'_>) -> Impairments {
     let rate_bps = bandwidth
         .as_ref()
         .and_then(|field| field.quantity(&units::BIT_RATE, "100Mbit"));
-    let queue_packets: Option<u32> = fields.read(LINK_KEYS, "queue");
+    let queue_packets: Option<u32> = fields.read(keys, "queue");
     if let Some(field) = fields.get("queue").filter(|_| bandwidth.is_none()) {
         field.fault(
             "`queue` has no effect without a rate",

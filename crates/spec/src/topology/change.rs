@@ -193,9 +193,9 @@ fn is_kept(host: &HostSpec, wanted: &Topology) -> Result<bool, String> {
 /// Whether a link is the one that was declared as the first and now is the second.
 fn is_known(link: &LinkSpec, (before, now): (&LinkSpec, &LinkSpec)) -> bool {
     let is_there = |one: &LinkSpec| one.name == link.name && one.ends == link.ends;
-    let impairments = [before.impairments, now.impairments];
+    let impairments = [before.directions(), now.directions()];
     (is_there(before) || is_there(now))
-        && impairments.contains(&link.impairments)
+        && impairments.contains(&link.directions())
         && before.by == link.by
 }
 
@@ -210,6 +210,7 @@ mod tests {
             name: format!("{one}-{other}"),
             ends: [one.to_owned(), other.to_owned()],
             impairments: Impairments::default(),
+            back: None,
             by: LinkEmulation::default(),
         }
     }

@@ -11,7 +11,7 @@ const UNLIMITED_PACKETS: u64 = 1024;
 /// Frame that the queue and the packet memory assume, bytes.
 const FRAME: u64 = 1514;
 
-/// Returns the profile of each direction of a link.
+/// Returns the profile of a direction of a link.
 pub(super) fn profile_of(impairments: &Impairments) -> LinkProfile {
     let rate_bps = impairments.rate_bps;
     let queue_ns = impairments.queue_packets.zip(rate_bps);
@@ -32,17 +32,16 @@ pub(super) fn profile_of(impairments: &Impairments) -> LinkProfile {
     }
 }
 
-/// Returns the number of packets that wait in both directions of a link at most: its rate times
-/// its delay and queue.
+/// Returns the number of packets that wait in a direction of a link at most: its rate times its
+/// delay and queue.
 pub(crate) fn packets_of(impairments: &Impairments) -> u64 {
     let profile = profile_of(impairments);
-    let each = profile.rate_bps.map_or(UNLIMITED_PACKETS, |rate| {
+    profile.rate_bps.map_or(UNLIMITED_PACKETS, |rate| {
         let longest_ns = [profile.delay_ns, profile.jitter_ns, profile.queue_ns];
         let longest_ns: u128 = longest_ns.into_iter().map(u128::from).sum();
         let bits = longest_ns.saturating_mul(rate.into()) / 1_000_000_000;
         u64::try_from(bits / u128::from(8 * FRAME)).unwrap_or(u64::MAX)
-    });
-    each.saturating_mul(2)
+    })
 }
 
 pub(super) fn too_large(needed: u64, room: u32) -> ApiError {
@@ -69,10 +68,10 @@ mod tests {
         };
         // A packet a millisecond.
         assert_eq!(profile_of(&limited).queue_ns, 20 * MS);
-        assert_eq!(packets_of(&limited), 2 * 35);
+        assert_eq!(packets_of(&limited), 35);
         let unlimited = Impairments::default();
         assert_eq!(profile_of(&unlimited), LinkProfile::default());
-        assert_eq!(packets_of(&unlimited), 2 * UNLIMITED_PACKETS);
+        assert_eq!(packets_of(&unlimited), UNLIMITED_PACKETS);
     }
 
     #[test]

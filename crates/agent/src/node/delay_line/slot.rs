@@ -33,7 +33,7 @@ impl LineSlot {
         let links = network.topology().links.iter().enumerate();
         let impaired: Vec<_> = links
             .skip(first)
-            .filter(|(_, link)| !link.impairments.is_none())
+            .filter(|(_, link)| link.is_impaired())
             .filter(|(_, link)| link.by == LinkEmulation::DelayLine)
             .collect();
         if impaired.is_empty() {
@@ -43,7 +43,7 @@ impl LineSlot {
         let line = if let Some(line) = &*slot {
             line.clone()
         } else {
-            let all = impaired.iter().map(|(_, link)| &link.impairments);
+            let all = impaired.iter().flat_map(|(_, link)| link.directions());
             let line = TopologyLine::start(parts, &network.topology().name, all)?;
             Arc::new(line)
         };
@@ -51,7 +51,7 @@ impl LineSlot {
             let point = network.delay_point(&link.name);
             let point = point.map_err(ApiError::failed)?;
             let name = &link.name;
-            line.impair(number_of(network, position)?, &point, &link.impairments)
+            line.impair(number_of(network, position)?, &point, link.directions())
                 .map_err(|error| ApiError::failed(format!("link `{name}`: {error}")))?;
         }
         *slot = Some(line);
@@ -75,7 +75,8 @@ impl LineSlot {
         released.into_iter().collect()
     }
 
-    /// Changes delay, rate and loss of a link under traffic.
+    /// Changes delay, rate and loss of a link under traffic: of the direction from an end, or of
+    /// both.
     ///
     /// # Errors
     /// Values that cannot be, a link that joins two hosts directly, or a step fails. Nothing
@@ -84,21 +85,33 @@ impl LineSlot {
         &self,
         parts: &Parts,
         network: &mut Network,
-        (position, change): (usize, &ImpairmentChange),
+        position: usize,
+        (change, from): (&ImpairmentChange, Option<&str>),
     ) -> Result<(), ApiError> {
         let Some(link) = network.topology().links.get(position) else {
             return Err(ApiError::failed("the link does not exist any more"));
         };
         let name = link.name.clone();
         let failed = |cause: String| ApiError::failed(format!("link `{name}`: {cause}"));
-        let after = change.apply(&link.impairments).map_err(failed)?;
+        let mut after = link.directions();
+        if let Some(from) = from.filter(|from| link.ends.iter().all(|end| end != from)) {
+            let [one, other] = &link.ends;
+            return Err(ApiError::usage(format!(
+                "link `{name}`: `{from}` is not one of its ends: write `{one}` or `{other}`"
+            )));
+        }
+        for (direction, end) in after.iter_mut().zip(&link.ends) {
+            if from.is_none_or(|from| from == end) {
+                *direction = change.apply(direction).map_err(failed)?;
+            }
+        }
         if link.by == LinkEmulation::Netem {
             netem::impair(network, position, &after).map_err(failed)?;
             network.describe_impairments(position, after);
             return Ok(());
         }
         let point = network.delay_point(&name).map_err(ApiError::failed)?;
-        self.set(parts, network, (position, &point), &after)
+        self.set(parts, network, (position, &point), after)
             .map_err(|error| failed(error.to_string()))?;
         network.describe_impairments(position, after);
         Ok(())
@@ -109,19 +122,20 @@ impl LineSlot {
         parts: &Parts,
         network: &Network,
         (position, point): (usize, &DelayPoint),
-        after: &Impairments,
+        after: [Impairments; 2],
     ) -> Result<(), ApiError> {
         let number = number_of(network, position)?;
         let mut slot = lock(&self.0);
         // Only the line joins the wires of a link.
-        if after.is_none() && !matches!(point, DelayPoint::Wires(_)) {
+        let is_none = after.iter().all(Impairments::is_none);
+        if is_none && !matches!(point, DelayPoint::Wires(_)) {
             return slot.as_ref().map_or(Ok(()), |line| line.release(number));
         }
         if let Some(line) = &*slot {
             return line.impair(number, point, after);
         }
         let topology = &network.topology().name;
-        let line = TopologyLine::start(parts, topology, std::iter::once(after))?;
+        let line = TopologyLine::start(parts, topology, after.into_iter())?;
         line.impair(number, point, after)?;
         *slot = Some(Arc::new(line));
         Ok(())

@@ -117,6 +117,7 @@ impl Lab {
         let request = LinkRequest {
             topology: Some(self.topology.clone()),
             link: "access".to_owned(),
+            from: None,
             change: LinkChange::Move(STATIONS[station].to_owned()),
         };
         Ok(self.agent.client.change_link(&request).map(drop)?)

@@ -25,9 +25,9 @@ class Containernet(Mininet):
         return self.addLink(one, other, *args, intfName1=f"{one}-{other}", intfName2=f"{other}-{one}", **kwargs)
 
     def change_host_ifce_loss(self, host: Any, ifce: str, loss: float, parent: str = "") -> None:
-        """Changes the loss of the link of an interface, in both directions."""
+        """Changes the loss of the packets that an interface sends."""
         node = self[host] if isinstance(host, str) else host
-        node.intf(ifce).link.config(loss=loss)
+        node.intf(ifce).config(loss=loss)
 
 
 class VNFManager:

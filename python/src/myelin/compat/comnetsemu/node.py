@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import shlex
+import subprocess
+from typing import Any, NamedTuple, Optional
 
 from ...container import Container
-from ...errors import bad_argument
+from ...errors import ContainerError, bad_argument
 from .. import NoCounterpart
 from ..mininet.log import warn
 from ..mininet.node import Host
@@ -91,6 +93,10 @@ class DockerContainer:
         """Returns the end of the output and the errors."""
         return self.container.logs()
 
+    def cmd(self, *args: Any, **_kwargs: Any) -> str:
+        """Runs a command in the container and returns its output."""
+        return self.container.cmd(*args)
+
     def updateCpuLimit(self, cpu_quota: int = -1, cpu_period: int = 100_000, **_other: Any) -> None:
         """Changes the limit of processor time."""
         if cpu_quota <= 0:
@@ -103,6 +109,13 @@ class DockerContainer:
 
     def __repr__(self) -> str:
         return f"<DockerContainer {self.name} in {self.dhost}>"
+
+
+class ExecResult(NamedTuple):
+    """The exit status and the output of `exec_run`."""
+
+    exit_code: Optional[int]
+    output: bytes
 
 
 class _Instance:
@@ -130,12 +143,19 @@ class _Instance:
     def reload(self) -> None:
         """Does nothing: each call asks the agent."""
 
-    def exec_run(self, cmd: Any, **_options: Any) -> Any:
-        """A container has no second program."""
-        raise NoCounterpart(
-            f"`exec_run` in the container `{self._container.name}`",
-            "start a second container, or a program on the host: `host.cmd(...)`",
-        )
+    def exec_run(self, cmd: Any, environment: Any = None, workdir: Optional[str] = None, **options: Any) -> ExecResult:
+        """Runs a further program in the container. As in Docker, a text is split into words."""
+        for option in ("stream", "socket", "demux"):
+            if options.get(option):
+                raise NoCounterpart(f"`{option}` of `exec_run`", "read the output at its end, or use `container.popen(...)`")
+        words = shlex.split(cmd) if isinstance(cmd, str) else list(cmd)
+        env = dict(environment if isinstance(environment, dict) else (one.split("=", 1) for one in environment or ()))
+        if options.get("detach"):
+            self._container.popen(words, env=env, cwd=workdir, stdout=subprocess.DEVNULL)
+            return ExecResult(None, b"")
+        process = self._container.popen(words, env=env, cwd=workdir)
+        output, _ = process.communicate()
+        return ExecResult(process.returncode, output or b"")
 
 
 APPContainer = DockerContainer
@@ -166,5 +186,10 @@ def start_container(
     if dcmd in _SHELLS:
         # A shell without a terminal ends at once. An image may have a command of its own.
         command = None if image is not None and "/" not in image and not dcmd else "exec sleep infinity"
-    made = machine.add_container(name, image, command, **limits)
+    try:
+        made = machine.add_container(name, image, command, **limits)
+    except ContainerError as error:
+        # As with Docker, the container stays, and its script goes on.
+        warn(f"*** {error}\n")
+        made = next(one for one in machine.containers if one.name == name)
     return DockerContainer(name, host, dimage, dcmd, made)

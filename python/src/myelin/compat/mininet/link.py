@@ -265,34 +265,26 @@ class Link:
 
     @property
     def impairments(self) -> dict[str, Any]:
-        """Bandwidth, delay and loss of both directions, for `Network.add_link`."""
+        """Bandwidth, delay and loss of both directions, for `Network.add_link`. An interface is about the packets that it
+        sends.
+        """
         first, second = (getattr(intf, "impairments", {}) for intf in (self.intf1, self.intf2))
         one, other = ({key: value for key, value in side.items() if value is not None} for side in (first, second))
-        if one != other:
-            raise NoCounterpart(
-                f"the link {self} with {one or 'nothing'} in one direction and {other or 'nothing'} in the other",
-                "a link has the same bandwidth, delay and loss in both directions: configure both interfaces when the "
-                "link is made, or call `link.config(...)`",
-            )
-        return one
+        return one if one == other else {**one, "back": other}
 
     def config(self, **params: Any) -> None:
         """Changes bandwidth, delay and loss of both directions (an addition of Myelin)."""
-        link, self.intf1.link = self.intf1.link, None
-        try:
-            self.intf1.config(**params)
-        finally:
-            self.intf1.link = link
+        self.intf1.config(**params)
         self.intf2.config(**params)
 
-    def impair(self, _intf: Any) -> None:
-        """Applies bandwidth, delay and loss to the running link."""
+    def impair(self, intf: Any) -> None:
+        """Applies bandwidth, delay and loss of an interface to the packets that it sends over the running link."""
         if self.made is None or not self.intf1.node.lab.is_running:
             return
         off = {"bandwidth": "0Mbit", "delay": "0ms", "jitter": "0ms", "queue": 0, "loss": "0%"}
-        change = {**off, **self.impairments}
-        debug(f"link {self}: {change}\n")
-        self.made.set(**change)
+        change = {**off, **{key: value for key, value in intf.impairments.items() if value is not None}}
+        debug(f"link {self}, {intf}: {change}\n")
+        self.made.set(**change, direction=intf.node.made)
 
     def delete(self) -> None:
         """Removes the link."""
