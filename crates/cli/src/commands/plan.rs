@@ -126,7 +126,9 @@ fn place_all(
                 function.node = Some(place.node.clone());
             }
             let followed = chains[number].clone();
-            chains.iter_mut().for_each(|other| other.follow(&followed));
+            for other in &mut chains {
+                other.follow(&followed);
+            }
         }
         placements[number] = placed;
     }
