@@ -154,8 +154,8 @@ impl ServiceChain {
             .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
     }
 
-    /// Whether the chain's worker drives its ports, so that packets bypass the kernel: DPDK devices,
-    /// or ports in memory.
+    /// Whether the chain's worker drives its ports, so that packets bypass the kernel: DPDK
+    /// devices, or ports in memory.
     pub fn is_driven_by_worker(&self) -> bool {
         let mut ports = self.ports.iter();
         ports.any(|ports| ports.driver != PortDriver::Kernel)

@@ -137,7 +137,10 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
             "no `reverse`",
             "remove `reverse`, or name interfaces in `spec.ports`",
         );
-        log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
+        // The loop visits each pair twice; one fault is enough.
+        if index < other {
+            log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
+        }
         return;
     }
     match (&chains[index].ports, &chains[other].ports) {

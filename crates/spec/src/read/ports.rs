@@ -276,7 +276,7 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpe
     }
     if let Some(field) = worker_field.filter(|_| worker.busy_poll_ns.is_some()) {
         field.fault(
-            format!("`busyPoll` applies to sockets; a worker always polls {names}"),
+            format!("`busyPoll` applies to sockets, and {names} have none"),
             "no `busyPoll`",
             "remove `busyPoll`; write `idle: spin` to poll without sleep",
         );

@@ -49,19 +49,24 @@ keys! {
 pub(super) fn read(field: &Field<'_>, matches: &Match) -> Option<ReplaySpec> {
     let fields = field.mapping(KEYS)?;
     let packets = fields.read::<Option<u64>>(KEYS, PACKETS);
-    let (frames, offsets_ns) = match fields.get(FILE_KEY) {
+    let found = match fields.get(FILE_KEY) {
         Some(file) => {
             if let Some(size) = fields.get(SIZE) {
                 let help = "remove `size`: the frames of a file have their own lengths";
                 size.fault("`size` has no effect with `file`", "no `size`", help);
             }
-            let recorded = read_file(&file)?.into_iter();
-            recorded
-                .map(|frame| (frame.bytes, frame.offset_ns))
-                .unzip::<_, _, Vec<_>, Vec<_>>()
+            let recorded = read_file(&file).map(Vec::into_iter);
+            recorded.map(|all| {
+                all.map(|frame| (frame.bytes, frame.offset_ns))
+                    .unzip::<_, _, Vec<_>, Vec<_>>()
+            })
         }
-        None => (vec![make_frame(field, &fields, matches)?], Vec::new()),
+        None => make_frame(field, &fields, matches).map(|frame| (vec![frame], Vec::new())),
     };
+    // Read the times of faulty frames too, to report all faults.
+    let offsets_ns = found.as_ref().map_or(vec![0], |found| found.1.clone());
+    let times = read_times(&fields, offsets_ns);
+    let (frames, _) = found?;
     let is_unmatched = |frame: &&Vec<u8>| {
         let headers = parse(frame);
         !headers.is_ok_and(|headers| matches.matches(&headers.five_tuple(frame)))
@@ -72,7 +77,7 @@ pub(super) fn read(field: &Field<'_>, matches: &Match) -> Option<ReplaySpec> {
             .and_then(|file| file.node.text())
             .map(str::to_owned),
         unmatched: frames.iter().filter(is_unmatched).count(),
-        times: read_times(&fields, offsets_ns)?,
+        times: times?,
         frames,
         packets,
     };
