@@ -55,9 +55,14 @@ impl fmt::Display for ReplaySpec {
             ReplayTimes::Recorded { .. } => f.write_str("recorded")?,
         }
         match &self.file {
-            Some(file) => write!(f, ", {file}"),
-            None => write!(f, ", {} B", self.longest()),
+            Some(file) => write!(f, ", {file}")?,
+            None => write!(f, ", {} B", self.longest())?,
         }
+        if self.unmatched > 0 {
+            let (unmatched, all) = (self.unmatched, self.frames.len());
+            write!(f, ", {unmatched} of {all} frames unmatched")?;
+        }
+        Ok(())
     }
 }
 
