@@ -2276,9 +2276,9 @@ class WorkerPlan(Record):
     """
     circuit: str
     """What the worker serves: the chain that makes the end hosts, also for its reverse chain; both
-    DPDK devices, sorted; `replay` and the chain; `super-packets`; empty for all other named
-    interfaces. In mapping `distributed` the whole chain and a dot, to which each function's
-    worker adds the function.
+    DPDK devices, sorted; `replay` and the chain, for ports in memory; `super-packets`; empty for
+    all other named interfaces. In mapping `distributed` the whole chain and a dot, to which each
+    function's worker adds the function.
     """
     core: int
     """The core."""
