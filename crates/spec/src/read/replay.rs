@@ -120,6 +120,8 @@ fn make_frame(field: &Field<'_>, fields: &Fields<'_>, matches: &Match) -> Option
 }
 
 fn read_file(field: &Field<'_>) -> Option<Vec<RecordedFrame>> {
+    const CUT: &str =
+        "shorten the file: `editcap -c 60000 IN OUT`, or `tcpdump -r IN -c 60000 -w OUT`";
     const EXPECTED: &str = "the path of a pcap or pcapng file with 1 to 65536 Ethernet frames of at most 1514 bytes, \
         8 MiB in all";
     let path = field.text(EXPECTED, "write for example traffic.pcap")?;
@@ -133,8 +135,6 @@ fn read_file(field: &Field<'_>) -> Option<Vec<RecordedFrame>> {
             return None;
         }
     };
-    const CUT: &str =
-        "shorten the file: `editcap -c 60000 IN OUT`, or `tcpdump -r IN -c 60000 -w OUT`";
     if bytes.len() > MAX_FILE {
         refuse(format!("`{shown}` has {} bytes", bytes.len()), CUT);
         return None;
