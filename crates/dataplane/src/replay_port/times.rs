@@ -22,7 +22,6 @@ pub(super) enum Times {
 impl From<ReplayTimes> for Times {
     fn from(times: ReplayTimes) -> Self {
         match times {
-            ReplayTimes::Endless => Self::Always,
             ReplayTimes::Even(rate) => Self::Even {
                 gap_ps: (1_000_000_000 * PS / rate.max(1)).max(1),
             },
@@ -33,7 +32,8 @@ impl From<ReplayTimes> for Times {
                 period_ns: period_ns.max(1),
                 offsets_ns,
             },
-            ReplayTimes::Recorded { .. } => Self::Always,
+            // Without times, a recording is endless too.
+            ReplayTimes::Endless | ReplayTimes::Recorded { .. } => Self::Always,
         }
     }
 }
