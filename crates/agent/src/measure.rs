@@ -166,7 +166,8 @@ impl ProbeTarget {
             ))
         };
         let circuit = generation.ports.circuit.as_ref();
-        let circuit = circuit.ok_or_else(|| refusal("DPDK devices"))?;
+        let circuit =
+            circuit.ok_or_else(|| refusal("ports of its worker (DPDK devices, memory)"))?;
         let hosts = circuit.hosts();
         let [client, server] = hosts.ok_or_else(|| refusal("named interfaces (spec.ports)"))?;
         // A probe of a reverse chain starts at the server.

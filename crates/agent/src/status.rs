@@ -100,6 +100,8 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
         mapping: generation.plan.mapping.to_string(),
         hook: if generation.chain.is_over_dpdk() {
             "dpdk".to_owned()
+        } else if generation.chain.is_driven_by_worker() {
+            "memory".to_owned()
         } else {
             generation.plan.hook.to_string()
         },

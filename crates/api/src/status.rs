@@ -257,7 +257,7 @@ pub struct ChainStatus {
     pub plan: Box<Plan>,
     /// The chain's mapping of functions to processes.
     pub mapping: String,
-    /// The hook at the ingress: `xdp`, `tcx` or `dpdk`.
+    /// The hook at the ingress: `xdp`, `tcx`, `dpdk` or `memory`.
     pub hook: String,
     /// Ingress interface, by its present name.
     pub ingress: String,

@@ -16,7 +16,7 @@ use myelin_linux::sched::{self, Policy as Class};
 use myelin_linux::{affinity, procfs};
 use myelin_packet::sojourn::Histogram;
 use myelin_policy::sharing::{DeadlineParameters, Parameters, UnisParameters};
-use myelin_spec::{FunctionConfig, WorkConfig};
+use myelin_spec::{FunctionConfig, ReplayTimes, WorkConfig};
 
 use crate::{Error, Findings, Session, frames};
 
@@ -165,9 +165,11 @@ impl LivePipeline {
         let mut head = WorkerHandle::spawn(config("first", 0))?;
         let packet = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 18);
         let port = head.add_replay(Replay {
-            packet,
-            chain: (SPI, 0),
-            rate_pps: setup.rate_pps(),
+            packets: vec![packet],
+            chain: Some((SPI, 0)),
+            times: setup.times(),
+            end: None,
+            ring: FRAMES,
         })?;
         let work = |cycles: &u32| {
             FunctionConfig::Work(WorkConfig {
@@ -266,10 +268,10 @@ impl LivePipeline {
 }
 
 impl LiveSetup {
-    fn rate_pps(&self) -> Option<u64> {
+    fn times(&self) -> ReplayTimes {
         match self.feed {
-            Feed::First => None,
-            Feed::Own(rate_pps) => rate_pps,
+            Feed::First | Feed::Own(None) => ReplayTimes::Endless,
+            Feed::Own(Some(rate_pps)) => ReplayTimes::Even(rate_pps),
         }
     }
 

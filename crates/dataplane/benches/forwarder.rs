@@ -7,21 +7,26 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use myelin_dataplane::replay_port::ReplayPort;
+use myelin_dataplane::replay_port::{Replay, ReplayPort};
 use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
 use myelin_packet::fixtures::build;
-use myelin_packet::{Meta, parse};
-use myelin_spec::{FunctionConfig, Limit, Shaping};
+use myelin_spec::{FunctionConfig, Limit, ReplayTimes, Shaping};
 
 const FRAMES: u32 = 512;
 
 /// Returns a port that receives packets of chain 1.
-fn make_port() -> ReplayPort {
+fn make_port(memory: &FrameMemory) -> ReplayPort {
     let packet = build::udp(build::client_v4(), build::server_v4(), &build::payload(200));
-    let meta = Meta::new(1, 1, 0, 0, &parse(&packet).expect("a packet"));
     let borrower = Borrower::new(0).expect("a number");
-    ReplayPort::new(borrower, FRAMES, (meta, packet), None)
+    let replay = Replay {
+        packets: vec![packet],
+        chain: Some((1, 0)),
+        times: ReplayTimes::Endless,
+        end: None,
+        ring: FRAMES,
+    };
+    ReplayPort::new(borrower, memory, replay).expect("a port")
 }
 
 /// A profile that no packet exceeds, so no packet waits.
@@ -66,7 +71,7 @@ fn bench_chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>)
                 }],
             };
             forwarder.deploy(&chain, &stats).expect("a chain");
-            forwarder.add_port(0, make_port());
+            forwarder.add_port(0, make_port(&memory));
             forwarder.start();
             let id = BenchmarkId::from_parameter(functions);
             group.bench_function(id, |bencher| {

@@ -139,6 +139,19 @@ impl FrontDoor {
         }
     }
 
+    /// Whether no chain takes packets.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chains.iter().all(Option::is_none)
+    }
+
+    /// Counts a packet that this chain took, and that found no room behind the door.
+    pub(crate) fn count_lost(&self, spi: u32) {
+        let mut chains = self.chains.iter().flatten();
+        if let Some(chain) = chains.find(|chain| chain.spi == spi) {
+            chain.counters.count_lost();
+        }
+    }
+
     /// Returns the number of dropped fragments.
     pub fn dropped_fragments(&self) -> u64 {
         self.fragments.dropped()

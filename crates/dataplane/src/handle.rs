@@ -94,9 +94,9 @@ impl WorkerHandle {
             // Packets leave the first process at a socket.
             egress: egress.clone().filter(|_| self.holder.is_some()),
         });
-        let replays = self.replays.keys().map(|&port| MemberLane {
+        let replays = self.replays.iter().map(|(&port, replay)| MemberLane {
             port,
-            ingress: MemberRing::Replay(self.config.frames),
+            ingress: MemberRing::Replay(replay.ring),
             egress: egress.clone(),
         });
         Member {
@@ -167,7 +167,7 @@ impl WorkerHandle {
         Ok(id)
     }
 
-    /// Adds a port that receives this packet again and again, and sends packets nowhere.
+    /// Adds a port that receives these packets, and sends packets nowhere.
     pub fn add_replay(&mut self, replay: Replay) -> Result<SocketId, Error> {
         let id = self.unused_number()?;
         self.ask(&Request::AddReplay {
@@ -176,6 +176,11 @@ impl WorkerHandle {
         })?;
         self.replays.insert(id, replay);
         Ok(id)
+    }
+
+    /// Returns the replay port that was added first.
+    pub fn first_replay(&self) -> Option<SocketId> {
+        self.replays.keys().next().copied()
     }
 
     /// Says that the worker has another core, also after a restart. The caller binds the running

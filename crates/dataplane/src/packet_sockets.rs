@@ -43,7 +43,7 @@ impl Driver for PacketSockets {
                 sender,
                 receives,
             } => Ok(PacketPort::new((fd, sender), receives, borrower, memory)),
-            NewPortKind::Socket { .. } | NewPortKind::Ring { .. } | NewPortKind::Replay { .. } => {
+            NewPortKind::Socket { .. } | NewPortKind::Ring { .. } | NewPortKind::Replay(_) => {
                 Err("this worker has only packet sockets".into())
             }
         }

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use myelin_packet::Meta;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{SocketId, UserChain};
@@ -51,11 +50,11 @@ pub(crate) enum Request {
         /// Whether the socket receives packets.
         receives: bool,
     },
-    /// Use a port that receives a packet again and again, and sends packets nowhere.
+    /// Use a port that receives packets from memory, and sends packets nowhere.
     AddReplay {
         /// Number of the port.
         id: SocketId,
-        /// The packet and its times.
+        /// The packets and their times.
         replay: Replay,
     },
     /// Close a socket that is no chain's exit.
@@ -198,11 +197,7 @@ pub(crate) enum NewPortKind {
         wake_fd: OwnedFd,
         side: RingSide,
     },
-    Replay {
-        packet: Vec<u8>,
-        meta: Meta,
-        rate_pps: Option<u64>,
-    },
+    Replay(Replay),
     PacketSocket {
         fd: OwnedFd,
         /// Sends the packets instead of `fd`.

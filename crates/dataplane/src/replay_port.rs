@@ -1,123 +1,207 @@
-//! A port that receives the same packet again and again: as fast as the forwarder takes packets, or
-//! at even times with stamps. Measurements use this port to find cost and delay of chains without a
-//! device.
+//! A port without a device: packets arrive from memory, always or at given times, and packets that
+//! leave are freed. So a worker measures with all of its own code and no other core.
+//!
+//! ```text
+//! times --> front door --> ring of arrivals --> worker --> frames are free again
+//!             | policed      | lost: no room
+//! ```
+//!
+//! The worker looks at the clock when it polls the port. Packets whose time has come pass the front
+//! door and wait in the ring, as behind a device. The stamp of a packet is its time of arrival.
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use myelin_packet::Meta;
+use myelin_packet::meta::META_LEN;
+use myelin_packet::{Meta, parse};
+use myelin_spec::ReplayTimes;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use serde::{Deserialize, Serialize};
 
+use self::times::Times;
 use crate::clock::monotonic_ns;
+use crate::door::ChainRedirect;
+use crate::driver::DrivenPort;
+use crate::front_door::{DoorDecision, FrontDoor};
 use crate::port::{Buffer, FramePool, Port};
+use crate::stats::DoorCounters;
 use crate::umem::{Borrower, FrameMemory, HEADROOM};
+
+mod times;
+
+/// Most packets that the port handles in one look, so that a look after a long stall ends.
+const MAX_LOOK: u64 = 4096;
 
 /// The packets of a [`ReplayPort`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
-    /// The packet.
-    pub packet: Vec<u8>,
-    /// Service path identifier and generation of the chain that it enters.
-    pub chain: (u32, u16),
-    /// Packets a second, with stamps, at even times; `None`: as many as the worker takes. Tasks
-    /// that share a core see the port as always full, so a worker with turns needs `None`.
-    pub rate_pps: Option<u64>,
+    /// The packets, which arrive in turn.
+    pub packets: Vec<Vec<u8>>,
+    /// Service path identifier and generation of the chain that all packets enter; `None` for the
+    /// chains that the port's front door chooses.
+    pub chain: Option<(u32, u16)>,
+    /// The times of the packets. Tasks that share a core see the port as always full, so a worker
+    /// with turns needs [`ReplayTimes::Endless`].
+    pub times: ReplayTimes,
+    /// Number of packets after which none arrives; `None` for no end.
+    pub end: Option<u64>,
+    /// Most packets that wait. Further packets are lost.
+    pub ring: u32,
 }
 
-/// Picoseconds of a nanosecond, because packets are parts of one apart.
-const PS: u64 = 1000;
-
-/// The times of packets that arrive at even times.
+/// The way of an arrived packet into a chain.
 #[derive(Debug)]
-struct Pace {
-    gap_ps: u64,
-    start_ns: u64,
-    /// Packets that the forwarder has taken, or that found no frame.
-    passed: u64,
+enum Entry {
+    /// One chain takes all packets. Metadata of each packet.
+    Chain(Vec<Meta>),
+    FrontDoor(FrontDoor),
 }
 
-impl Pace {
-    fn new(rate_pps: u64) -> Self {
-        Self {
-            gap_ps: (1_000_000_000 * PS / rate_pps.max(1)).max(1),
-            start_ns: monotonic_ns(),
-            passed: 0,
-        }
-    }
-
-    /// Packets that have arrived and wait. All but `room` of them are lost.
-    fn waiting(&mut self, now_ns: u64, room: u64) -> u64 {
-        let time_ns = now_ns.saturating_sub(self.start_ns);
-        let arrived = time_ns.saturating_mul(PS) / self.gap_ps;
-        let waiting = arrived.saturating_sub(self.passed).min(room);
-        self.passed = self.passed.max(arrived - waiting);
-        waiting
-    }
-
-    /// The time at which the next packet arrived, ns.
-    fn take(&mut self) -> u64 {
-        self.passed += 1;
-        let time_ps = self.passed.saturating_mul(self.gap_ps);
-        self.start_ns.saturating_add(time_ps / PS)
-    }
+/// A packet that waits.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    /// Index of the packet's bytes.
+    index: u32,
+    meta: Meta,
 }
 
-/// A port that receives one packet repeatedly. Without a pace, every lent frame arrives at once
-/// with the packet. Every transmitted packet leaves at once.
+/// A port that receives packets from memory. Every transmitted packet leaves at once.
 #[derive(Debug)]
 pub struct ReplayPort {
     borrower: Borrower,
-    packet: Vec<u8>,
-    meta: Meta,
-    pace: Option<Pace>,
-    /// Packets that wait, at the last look.
-    waiting: u32,
-    /// For each frame number: whether the frame holds the packet.
+    packets: Vec<Vec<u8>>,
+    entry: Entry,
+    times: Times,
+    end: u64,
+    ring: usize,
+    /// The start of the times: the first look after a chain exists.
+    start_ns: Option<u64>,
+    /// Packets that have arrived.
+    arrived: u64,
+    /// The only packet, which always arrives and whose bytes the chain does not change: with one
+    /// chain and without times.
+    constant: Option<Arrival>,
+    /// For each frame number: whether the frame holds the constant packet.
     written: Vec<bool>,
-    arrivals: VecDeque<u64>,
+    waiting: VecDeque<Arrival>,
+    /// Addresses of free frames.
+    lent: VecDeque<u64>,
     sent: Vec<u64>,
+    /// Wakes the worker at the next packet. `None` if packets always arrive.
+    timer: Option<TimerFd>,
 }
 
 impl ReplayPort {
-    /// Makes a port on a memory of `frames` frames. `packet` must fit a frame. Packets arrive at
-    /// this rate, or always.
-    pub fn new(
-        borrower: Borrower,
-        frames: u32,
-        (meta, packet): (Meta, Vec<u8>),
-        rate_pps: Option<u64>,
-    ) -> Self {
-        Self {
+    /// Makes a port on this memory.
+    ///
+    /// # Errors
+    /// There is no packet, a packet does not fit a frame, or the system call for a timer fails.
+    pub fn new(borrower: Borrower, memory: &FrameMemory, replay: Replay) -> Result<Self, String> {
+        let Replay {
+            packets,
+            chain,
+            times,
+            end,
+            ring,
+        } = replay;
+        let room = (memory.frame_size() - HEADROOM) as usize;
+        if packets.is_empty() || packets.iter().any(|packet| packet.len() > room) {
+            return Err(format!("a replay needs packets of at most {room} bytes"));
+        }
+        let entry = match chain {
+            Some((spi, generation)) => {
+                let meta = |packet: &Vec<u8>| {
+                    let headers = parse(packet).map_err(|error| format!("{error:?}"))?;
+                    Ok(Meta::new(0, spi, generation, 0, &headers))
+                };
+                Entry::Chain(packets.iter().map(meta).collect::<Result<_, String>>()?)
+            }
+            None => Entry::FrontDoor(FrontDoor::new()),
+        };
+        let times = Times::from(times);
+        let constant = match (&entry, &times, &packets[..]) {
+            (Entry::Chain(metas), Times::Always, [_]) if end.is_none() => Some(Arrival {
+                index: 0,
+                meta: metas[0],
+            }),
+            _ => None,
+        };
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = || TimerFd::new(ClockId::CLOCK_MONOTONIC, flags);
+        let timer = (!matches!(times, Times::Always)).then(timer).transpose();
+        let frames = memory.frames() as usize;
+        let ring = (ring as usize).min(frames);
+        Ok(Self {
             borrower,
-            packet,
-            meta,
-            pace: rate_pps.map(Pace::new),
-            waiting: 0,
-            written: vec![false; frames as usize],
-            arrivals: VecDeque::with_capacity(frames as usize),
-            sent: Vec::with_capacity(frames as usize),
+            packets,
+            entry,
+            timer: timer.map_err(|errno| format!("cannot create a timer: {errno}"))?,
+            times,
+            end: end.unwrap_or(u64::MAX),
+            ring,
+            start_ns: None,
+            arrived: 0,
+            constant,
+            written: vec![false; frames],
+            waiting: VecDeque::with_capacity(ring),
+            lent: VecDeque::with_capacity(ring),
+            sent: Vec::with_capacity(frames),
+        })
+    }
+
+    /// Whether no chain takes packets.
+    fn is_closed(&self) -> bool {
+        matches!(&self.entry, Entry::FrontDoor(door) if door.is_empty())
+    }
+
+    /// Puts the packets whose time has come into the ring, at least `wanted` if packets always
+    /// arrive.
+    fn look(&mut self, wanted: u32) {
+        if self.is_closed() {
+            return;
+        }
+        let now_ns = monotonic_ns();
+        let start_ns = *self.start_ns.get_or_insert(now_ns);
+        let until = if matches!(self.times, Times::Always) {
+            let missing = (wanted as usize).min(self.lent.len());
+            let missing = missing.saturating_sub(self.waiting.len());
+            self.arrived.saturating_add(missing as u64)
+        } else {
+            self.times.count(now_ns.saturating_sub(start_ns))
+        };
+        let until = until.min(self.arrived + MAX_LOOK).min(self.end);
+        while self.arrived < until {
+            let stamp_ns = match self.times {
+                Times::Always => now_ns,
+                _ => start_ns.saturating_add(self.times.time_ns(self.arrived)),
+            };
+            let index = (self.arrived % self.packets.len() as u64) as usize;
+            self.arrived += 1;
+            self.admit(index, stamp_ns);
         }
     }
 
-    /// Looks how many packets wait.
+    /// Lets a packet that arrives enter its chain.
     #[inline]
-    fn look(&mut self) {
-        let room = self.arrivals.len() as u64;
-        let pace = self.pace.as_mut();
-        let waiting = pace.map_or(room, |pace| pace.waiting(monotonic_ns(), room));
-        self.waiting = waiting as u32;
-    }
-
-    fn write(&mut self, memory: &FrameMemory, frame: &mut crate::umem::Frame) {
-        let number = memory.frame_number(frame) as usize;
-        let has_packet = std::mem::replace(&mut self.written[number], true);
-        let start = HEADROOM as usize;
-        let meta = self.meta.to_bytes();
-        let bytes = memory.bytes_mut(frame);
-        // Another process of a pipeline has changed the position.
-        bytes[start - meta.len()..start].copy_from_slice(&meta);
-        if !has_packet {
-            bytes[start..][..self.packet.len()].copy_from_slice(&self.packet);
+    fn admit(&mut self, index: usize, stamp_ns: u64) {
+        let has_room = self.waiting.len() < self.lent.len();
+        let meta = match &mut self.entry {
+            Entry::Chain(metas) => Meta {
+                stamp_ns,
+                ..metas[index]
+            },
+            Entry::FrontDoor(door) => match door.decide(&self.packets[index], stamp_ns) {
+                DoorDecision::Taken(meta) if has_room => meta,
+                DoorDecision::Taken(meta) => return door.count_lost(meta.spi),
+                DoorDecision::Policed | DoorDecision::FragmentDropped | DoorDecision::Unmatched => {
+                    return;
+                }
+            },
+        };
+        if has_room {
+            let index = index as u32;
+            self.waiting.push_back(Arrival { index, meta });
         }
     }
 }
@@ -125,21 +209,28 @@ impl ReplayPort {
 impl Port for ReplayPort {
     #[inline]
     fn poll_arrivals(&mut self, limit: u32) -> u32 {
-        self.look();
-        limit.min(self.waiting)
+        if self.constant.is_none() {
+            self.look(limit);
+        }
+        limit.min(self.count_received())
     }
 
     #[inline]
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer> {
-        let address = self.arrivals.pop_front()?;
+        let arrival = self.constant.or_else(|| self.waiting.pop_front())?;
+        let address = self.lent.pop_front()?;
         let (mut frame, offset) = memory.take_back(address, self.borrower)?;
-        self.waiting = self.waiting.saturating_sub(1);
-        if let Some(pace) = &mut self.pace {
-            self.meta.stamp_ns = pace.take();
-            let (start, meta) = (HEADROOM as usize, self.meta.to_bytes());
-            memory.bytes_mut(&mut frame)[start - meta.len()..start].copy_from_slice(&meta);
+        let number = memory.frame_number(&frame) as usize;
+        let packet = &self.packets[arrival.index as usize];
+        let start = HEADROOM as usize;
+        let bytes = memory.bytes_mut(&mut frame);
+        // A function may have changed the metadata.
+        bytes[start - META_LEN..start].copy_from_slice(&arrival.meta.to_bytes());
+        let is_written = &mut self.written[number];
+        if self.constant.is_none() || !std::mem::replace(is_written, true) {
+            bytes[start..][..packet.len()].copy_from_slice(packet);
         }
-        let len = self.packet.len() as u32;
+        let len = packet.len() as u32;
         Some(Buffer { frame, offset, len })
     }
 
@@ -173,41 +264,86 @@ impl Port for ReplayPort {
 
     #[inline]
     fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool {
-        while let Some(mut frame) = pool.take_for_receive() {
-            self.write(memory, &mut frame);
-            self.arrivals
+        while self.lent.len() < self.ring {
+            let Some(frame) = pool.take_for_receive() else {
+                break;
+            };
+            self.lent
                 .push_back(memory.lend(frame, HEADROOM, self.borrower));
+        }
+        !self.lent.is_empty()
+    }
+
+    #[inline]
+    fn count_received(&self) -> u32 {
+        match self.constant {
+            Some(_) => self.lent.len() as u32,
+            None => self.waiting.len() as u32,
+        }
+    }
+
+    fn readable_fd(&self) -> Option<RawFd> {
+        let timer = self.timer.as_ref();
+        timer.map(|timer| timer.as_fd().as_raw_fd())
+    }
+
+    /// Sets the timer to the next packet.
+    fn arm(&mut self) -> bool {
+        if self.count_received() > 0 {
+            return false;
+        }
+        if self.arrived >= self.end || self.is_closed() {
+            return true;
+        }
+        // Without a timer, packets always arrive.
+        let Some(timer) = &self.timer else {
+            return false;
+        };
+        if let Some(start_ns) = self.start_ns {
+            let time_ns = start_ns.saturating_add(self.times.time_ns(self.arrived));
+            let time = std::time::Duration::from_nanos(time_ns);
+            let expiration = Expiration::OneShot(TimeSpec::from_duration(time));
+            // The timer reports a time in the past at once. If it fails, the worker polls.
+            return timer
+                .set(expiration, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+                .is_ok();
         }
         true
     }
 
-    fn count_received(&self) -> u32 {
-        self.arrivals.len() as u32
+    /// Resets the timer, which else would prevent every sleep.
+    fn disarm(&mut self) {
+        if let Some(timer) = &self.timer {
+            let _ = timer.unset();
+        }
     }
 
-    fn readable_fd(&self) -> Option<RawFd> {
-        None
+    fn count_dropped_fragments(&self) -> u64 {
+        match &self.entry {
+            Entry::Chain(_) => 0,
+            Entry::FrontDoor(door) => door.dropped_fragments(),
+        }
+    }
+}
+
+impl DrivenPort for ReplayPort {
+    fn close(self) {}
+
+    fn redirect(&mut self, chain: &ChainRedirect, counters: DoorCounters) -> Result<(), String> {
+        match &mut self.entry {
+            Entry::Chain(_) => Err("all packets of this replay enter one chain".into()),
+            Entry::FrontDoor(door) => door
+                .redirect(chain, counters)
+                .map_err(|error| format!("replay: {error}")),
+        }
+    }
+
+    fn stop_redirect(&mut self, spi: u32) {
+        if let Entry::FrontDoor(door) = &mut self.entry {
+            door.stop_redirect(spi);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packets_arrive_at_even_times_and_those_without_room_are_lost() {
-        let mut pace = Pace {
-            start_ns: 1000,
-            ..Pace::new(4_000_000)
-        };
-        assert_eq!(pace.waiting(1249, 8), 0);
-        assert_eq!(pace.waiting(1500, 8), 2);
-        assert_eq!([pace.take(), pace.take()], [1250, 1500]);
-        assert_eq!(pace.waiting(1500, 8), 0);
-        // Of 12 packets, the first 4 find no frame.
-        assert_eq!(pace.waiting(4500, 8), 8);
-        assert_eq!(pace.take(), 2750);
-        assert_eq!(pace.waiting(0, 8), 0, "a clock that goes back");
-        assert_eq!(pace.waiting(u64::MAX, 8), 8);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@
 //! ```text
 //! header  64 words: counters of the whole worker
 //! doors   4096 rows of 8 words, one row for each SPI at a front door in the worker:
-//!           packets, bytes, time of the last packet, policed packets and bytes
+//!           packets, bytes, time of the last packet, policed packets and bytes, lost packets
 //! blocks  4096 blocks, one for each deployed (SPI, generation):
 //!           8 words               packets transmitted, packets lost at transmit
 //!           32 x 8 words          each position: in, drops, emitted, sampled ns, samples,
@@ -306,6 +306,7 @@ mod tests {
             last_ns: 9,
             policed: 1,
             policed_bytes: 40,
+            lost: 0,
         };
         assert_eq!(stats.door(7), Some(expected));
         stats.release(7, 1);

@@ -1,17 +1,19 @@
-//! The ports of a worker with a UMEM: AF_XDP sockets, and rings to other workers.
+//! The ports of a worker with a UMEM: AF_XDP sockets, rings to other workers, and memory.
 
 use std::os::fd::{OwnedFd, RawFd};
 
+use crate::door::ChainRedirect;
 use crate::driver::{DrivenPort, Driver};
 use crate::error::Error;
 use crate::port::{Buffer, FramePool, Port};
 use crate::protocol::{NewPort, NewPortKind, PortSetup};
 use crate::replay_port::ReplayPort;
 use crate::ring_port::RingPort;
+use crate::stats::DoorCounters;
 use crate::umem::{Borrower, FrameMemory, Umem};
 use crate::xdp_port::XdpPort;
 
-/// AF_XDP sockets and rings over a [`Umem`].
+/// AF_XDP sockets, rings and ports in memory over a [`Umem`].
 #[derive(Debug)]
 pub struct Sockets {
     memory: &'static FrameMemory,
@@ -64,13 +66,10 @@ impl Driver for Sockets {
                 wake_fd,
                 side,
             } => RingPort::new(ring, wake_fd, side, borrower, memory).map(WorkerPort::Ring),
-            NewPortKind::Replay {
-                packet,
-                meta,
-                rate_pps,
-            } => {
-                let port = ReplayPort::new(borrower, memory.frames(), (meta, packet), rate_pps);
-                Ok(WorkerPort::Replay(port))
+            NewPortKind::Replay(replay) => {
+                // The frames of the port of an earlier process are free.
+                memory.take_back_all_but(borrower, std::iter::empty());
+                return ReplayPort::new(borrower, memory, replay).map(WorkerPort::Replay);
             }
             NewPortKind::PacketSocket { .. } => {
                 return Err("this worker has no frames for super-packets".into());
@@ -87,7 +86,7 @@ pub enum WorkerPort {
     Xdp(XdpPort),
     /// An end of a ring.
     Ring(RingPort),
-    /// Packets without a device, for measurements.
+    /// Packets from memory.
     Replay(ReplayPort),
 }
 
@@ -96,7 +95,22 @@ impl DrivenPort for WorkerPort {
         match self {
             Self::Xdp(port) => port.close(),
             Self::Ring(port) => drop(port),
-            Self::Replay(port) => drop(port),
+            Self::Replay(port) => port.close(),
+        }
+    }
+
+    fn redirect(&mut self, chain: &ChainRedirect, counters: DoorCounters) -> Result<(), String> {
+        match self {
+            Self::Replay(port) => port.redirect(chain, counters),
+            Self::Xdp(_) | Self::Ring(_) => {
+                Err("the front door of this worker is in the kernel".into())
+            }
+        }
+    }
+
+    fn stop_redirect(&mut self, spi: u32) {
+        if let Self::Replay(port) = self {
+            port.stop_redirect(spi);
         }
     }
 }

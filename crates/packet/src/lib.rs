@@ -11,6 +11,7 @@
 //!
 //! Start reading at [`mod@parse`].
 
+pub mod capture;
 pub mod checksum;
 pub mod classifier;
 mod dir16;
@@ -40,6 +41,7 @@ pub mod parse;
 pub mod prefix;
 pub mod routes;
 pub mod rules;
+pub mod sample;
 pub mod sojourn;
 pub mod traffic;
 pub mod wire;

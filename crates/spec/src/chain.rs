@@ -12,6 +12,7 @@ use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
 use crate::part::{PartSpec, PeerSpec};
 use crate::placement::PlacementAlgorithm;
+use crate::replay::ReplaySpec;
 use crate::sharing::{SHARING, SharingSpec, read_sharing};
 use crate::sla::Sla;
 
@@ -182,6 +183,18 @@ impl ServiceChain {
             .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
     }
 
+    /// Whether the chain's worker drives its ports, so that packets bypass the kernel: DPDK
+    /// devices, or ports in memory.
+    pub fn is_driven_by_worker(&self) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|ports| ports.driver != PortDriver::Kernel)
+    }
+
+    /// The frames that the chain's worker replays, instead of frames from a port.
+    pub fn replay(&self) -> Option<&ReplaySpec> {
+        self.ports.as_ref()?.replay.as_ref()
+    }
+
     /// The node that sends the chain's packets; `None` if they arrive at a port.
     pub fn from(&self) -> Option<&PeerSpec> {
         self.part.as_ref()?.from.as_ref()
@@ -285,9 +298,12 @@ pub enum PortDriver {
     Kernel,
     /// DPDK, in the chain's worker: each port is a [`DpdkDevice`](crate::DpdkDevice).
     Dpdk,
+    /// Memory of the chain's worker, which replays frames and discards those that leave.
+    Memory,
 }
 
-/// The two different interfaces or devices that a chain connects.
+/// The two different interfaces or devices that a chain connects. Of ports in memory, the names
+/// describe them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ports {
@@ -297,6 +313,9 @@ pub struct Ports {
     pub egress: String,
     /// The driver of both ports.
     pub driver: PortDriver,
+    /// The frames of ports in memory.
+    #[serde(skip)]
+    pub replay: Option<ReplaySpec>,
 }
 
 impl Ports {
@@ -315,6 +334,7 @@ impl Ports {
             ingress: self.egress.clone(),
             egress: self.ingress.clone(),
             driver: self.driver,
+            replay: None,
         }
     }
 }

@@ -128,6 +128,22 @@ fn complete_reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
 
 fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults: &FaultLog<'_>) {
     chains[other].reverse = Some(chains[index].name.clone());
+    if let Some(chain) = [index, other]
+        .map(|i| &chains[i])
+        .into_iter()
+        .find(|c| c.replay().is_some())
+    {
+        let fault = Fault::new(
+            "ports in memory have one direction, so the chain has no reverse chain",
+            "no `reverse`",
+            "remove `reverse`, or name interfaces in `spec.ports`",
+        );
+        // The loop visits each pair twice; one fault is enough.
+        if index < other {
+            log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
+        }
+        return;
+    }
     match (&chains[index].ports, &chains[other].ports) {
         (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
         (None, Some(ports)) => chains[index].ports = Some(ports.reversed()),
@@ -195,8 +211,8 @@ fn check_chains_over_nodes(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
 fn check_ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };
-        // Of a part with a neighbour, the path decides.
-        if chain.from().is_some() {
+        // Of a part with a neighbour, the path decides. Each chain has ports in memory of its own.
+        if chain.from().is_some() || chain.replay().is_some() {
             continue;
         }
         let mut others = chains[..index].iter();

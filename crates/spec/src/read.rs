@@ -10,6 +10,7 @@ mod isolation;
 mod nodes;
 mod ports;
 mod profile;
+mod replay;
 mod sla;
 mod topology;
 

@@ -140,6 +140,7 @@ fn every_key_is_read() {
         ingress: "eth1".into(),
         egress: "eth2".into(),
         driver: PortDriver::Kernel,
+        replay: None,
     };
     assert_eq!(chain.ports, Some(ports));
     assert_eq!(chain.on_failure, Some(OnFailure::Pass));
@@ -207,6 +208,7 @@ fn reverse_becomes_mutual_and_shares_ports() {
         ingress: "eth2".into(),
         egress: "eth1".into(),
         driver: PortDriver::Kernel,
+        replay: None,
     };
     assert_eq!(pair[1].ports, Some(ports));
     // Either chain may name the other.

@@ -200,7 +200,7 @@ class ChainStatus(Record):
     cover all generations.
     """
     hook: str
-    """The hook at the ingress: `xdp`, `tcx` or `dpdk`."""
+    """The hook at the ingress: `xdp`, `tcx`, `dpdk` or `memory`."""
     hops: list[HopStatus]
     """The functions, in chain order."""
     hosts: list[HostInfo]
@@ -1393,7 +1393,9 @@ class Plan(Record):
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class Ports(Record):
-    """The two different interfaces or devices that a chain connects."""
+    """The two different interfaces or devices that a chain connects. Of ports in memory, the names
+    describe them.
+    """
     driver: PortDriver
     """The driver of both ports."""
     egress: str
@@ -2364,8 +2366,9 @@ class WorkerPlan(Record):
     """
     circuit: str
     """What the worker serves: the chain that makes the end hosts, also for its reverse chain; both
-    DPDK devices, sorted; `super-packets`; empty for all other named interfaces. In mapping
-    `distributed` the whole chain and a dot, to which each function's worker adds the function.
+    DPDK devices, sorted; `replay` and the chain, for ports in memory; `super-packets`; empty for
+    all other named interfaces. In mapping `distributed` the whole chain and a dot, to which each
+    function's worker adds the function.
     """
     core: int
     """The core."""
@@ -2410,7 +2413,7 @@ Mode = Literal["inline", "spin", "blocking"]
 NodeEventKind = Literal["silent", "ended", "back", "restored", "failed"]
 OnFailure = Literal["pass", "drop"]
 Origin = Union[OriginKind, OriginDate]
-PortDriver = Literal["kernel", "dpdk"]
+PortDriver = Literal["kernel", "dpdk", "memory"]
 ShaperPlace = Literal["worker", "qdisc"]
 SharingMechanism = Literal["auto", "flip", "preempt", "weights", "freezer"]
 SharingPolicy = Literal["os", "cooperative", "round-robin", "load-based", "unis", "deadline", "auto"]

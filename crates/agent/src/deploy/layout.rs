@@ -1,9 +1,10 @@
-//! Step 5: builds the functions behind the front door. Four layouts implement one trait
+//! Step 5: builds the functions behind the front door. Five layouts implement one trait
 //! ([`Layout`]).
 
 mod compact;
 mod devices;
 mod distributed;
+mod memory;
 mod super_packets;
 mod worker_door;
 
@@ -32,7 +33,7 @@ struct LayoutJob<'a> {
     chain: &'a ServiceChain,
     plan: &'a Plan,
     ports: &'a ChainPorts,
-    /// The way to the front door; `None` between DPDK devices.
+    /// The way to the front door; `None` between ports of the worker.
     entrance: Option<&'a Entrance>,
     spi: u32,
     generation: u16,
@@ -68,7 +69,9 @@ impl<'a> LayoutJob<'a> {
     /// The port with the front door.
     fn door(&self) -> Result<&PortLease, ApiError> {
         let door = self.entrance.map(|entrance| &entrance.door);
-        door.ok_or_else(|| ApiError::failed("a chain between DPDK devices has no front door"))
+        door.ok_or_else(|| {
+            ApiError::failed("a chain between ports of its worker has no front door in the kernel")
+        })
     }
 }
 
@@ -157,6 +160,7 @@ pub(crate) fn build_chain(
 fn build_layout(parts: &Parts, job: LayoutJob<'_>) -> Result<Box<dyn Layout>, ApiError> {
     Ok(match job.plan.mapping {
         _ if job.chain.is_over_dpdk() => Box::new(devices::build(parts, job)?),
+        _ if job.chain.is_driven_by_worker() => Box::new(memory::build(parts, job)?),
         _ if job.plan.super_packets => Box::new(super_packets::build(parts, job)?),
         Mapping::Distributed => Box::new(distributed::build(parts, job)?),
         Mapping::Auto | Mapping::Compact | Mapping::Pipeline => {
@@ -179,7 +183,7 @@ fn start_router_messages(
 
 /// Whether the chain's worker has the front door, which polices.
 fn has_door_in_worker(chain: &ServiceChain) -> bool {
-    chain.is_over_dpdk() || chain.worker.super_packets
+    chain.is_driven_by_worker() || chain.worker.super_packets
 }
 
 /// Returns the policer of the kernel's front door. A live change with the same profile keeps the

@@ -90,7 +90,7 @@ fn make_ports(
         made_by,
         is_reversed,
     } = circuit;
-    if let (Some(ports), true) = (&chain.ports, chain.is_over_dpdk()) {
+    if let (Some(ports), true) = (&chain.ports, chain.is_driven_by_worker()) {
         return Ok(ChainPorts {
             circuit: None,
             is_reversed: false,

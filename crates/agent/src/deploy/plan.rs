@@ -151,7 +151,7 @@ impl FilePlanner {
             }
             _ => self.choose_circuit(node, &chain)?,
         };
-        let (machine, site, plan) = if chain.is_over_dpdk() {
+        let (machine, site, plan) = if chain.is_driven_by_worker() {
             let machine = planner_machine(PortKind::Native, PortKind::Native);
             let plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
             (machine.clone(), Site::planned(&chain, &machine), plan)

@@ -51,11 +51,12 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         ));
     }
     if !has_same_ports(previous, next) {
-        return Err(refusal(
-            next,
-            &next.places.ports,
-            "spec.ports cannot be changed while the chain runs",
-        ));
+        let reason = if previous.replay().is_some() && next.replay().is_some() {
+            "the frames of `replay`, which `match` decides too, cannot be changed while the chain runs"
+        } else {
+            "spec.ports cannot be changed while the chain runs"
+        };
+        return Err(refusal(next, &next.places.ports, reason));
     }
     if !keeps_ports(previous, next) && !starts_path(previous, next) {
         return Err(refusal(

@@ -214,7 +214,7 @@ fn stop_in_worker(spi: u32, generation: &Generation) {
 fn redirect_in_worker(spi: u32, generation: &Generation) -> Result<(), ApiError> {
     let FrontDoor::Worker(worker, ingress, policing) = generation.layout.front_door() else {
         return Err(ApiError::failed(
-            "a chain cannot change between the kernel and DPDK",
+            "a chain cannot change between the kernel and ports of its worker",
         ));
     };
     let redirected = worker.state().handle().redirect_chain(ChainRedirect {

@@ -61,7 +61,9 @@ impl ChainPorts {
 }
 
 fn no_kernel_ports() -> ApiError {
-    ApiError::failed("a chain between DPDK devices has no kernel ports")
+    ApiError::failed(
+        "a chain between ports of its worker (DPDK devices, memory) has no kernel ports",
+    )
 }
 
 /// A deployed generation of a chain.

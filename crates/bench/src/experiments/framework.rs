@@ -3,12 +3,11 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use myelin_dataplane::replay_port::ReplayPort;
+use myelin_dataplane::replay_port::{Replay, ReplayPort};
 use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
 use myelin_metrics::stats::{CONFIDENCE, Deployments, Estimate, median_ci};
-use myelin_packet::{Meta, parse};
-use myelin_spec::FunctionConfig;
+use myelin_spec::{FunctionConfig, ReplayTimes};
 
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Findings, Row, Session, frames};
@@ -100,9 +99,17 @@ fn create_forwarder(
     };
     forwarder.deploy(&chain, &stats)?;
     let packet = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    if let (Ok(headers), Some(borrower)) = (parse(&packet), Borrower::new(0)) {
-        let meta = Meta::new(0, chain.spi, chain.generation, 0, &headers);
-        forwarder.add_port(0, ReplayPort::new(borrower, FRAMES, (meta, packet), None));
+    let replay = Replay {
+        packets: vec![packet],
+        chain: Some((chain.spi, chain.generation)),
+        times: ReplayTimes::Endless,
+        end: None,
+        ring: FRAMES,
+    };
+    if let Some(borrower) = Borrower::new(0) {
+        let port = ReplayPort::new(borrower, memory, replay);
+        let fault = |problem| Error::system("make a replay port", std::io::Error::other(problem));
+        forwarder.add_port(0, port.map_err(fault)?);
     }
     forwarder.start();
     Ok(forwarder)

@@ -171,7 +171,7 @@ fn place(
 /// Describes this machine, with the ports that the chain names.
 fn describe_machine(chain: &myelin_spec::ServiceChain) -> Machine {
     let mut machine = Machine::with_end_hosts(myelin_linux::affinity::highest_core() + 1);
-    if chain.is_over_dpdk() {
+    if chain.is_driven_by_worker() {
         machine.ingress = PortKind::Native;
         machine.egress = PortKind::Native;
     } else if let Some(ports) = &chain.ports {
@@ -186,7 +186,10 @@ fn describe_machine(chain: &myelin_spec::ServiceChain) -> Machine {
 
 /// Warns if `up` would refuse the interfaces of the chain on this machine.
 fn warn_of_port_fault(chain: &myelin_spec::ServiceChain) {
-    let ports = chain.ports.as_ref().filter(|_| !chain.is_over_dpdk());
+    let ports = chain
+        .ports
+        .as_ref()
+        .filter(|_| !chain.is_driven_by_worker());
     if let Some(fault) = ports.and_then(myelin_agent::find_port_fault) {
         output::warn(&format!("chain `{}`: spec.ports: {fault}", chain.name));
     }

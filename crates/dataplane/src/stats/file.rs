@@ -70,6 +70,7 @@ const BYTES: usize = 1;
 const LAST_NS: usize = 2;
 const POLICED: usize = 3;
 const POLICED_BYTES: usize = 4;
+const LOST: usize = 5;
 
 /// Words of the sojourn summary.
 const SUM: usize = 0;
@@ -360,6 +361,11 @@ impl DoorCounters {
     pub fn count_policed(&self, packets: u64, bytes: u64) {
         add(&self.0[POLICED], packets);
         add(&self.0[POLICED_BYTES], bytes);
+    }
+
+    /// Counts a packet that found no room behind the door.
+    pub fn count_lost(&self) {
+        add(&self.0[LOST], 1);
     }
 }
 

@@ -61,6 +61,8 @@ pub struct DoorStats {
     pub policed: u64,
     /// The bytes of these packets.
     pub policed_bytes: u64,
+    /// Packets that found no room behind the door, of ports in memory.
+    pub lost: u64,
 }
 
 /// Statistics of one generation of a chain in a worker.

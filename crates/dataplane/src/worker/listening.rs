@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_functions::States;
-use myelin_packet::Meta;
-use myelin_packet::parse::parse;
 use nix::sys::signalfd::SignalFd;
 
 use super::changes::{ChangeSender, LoopState, Phase};
@@ -20,7 +18,6 @@ use crate::flows;
 use crate::forwarder::MAX_DRAIN_NS;
 use crate::named_counters;
 use crate::protocol::{NewPort, NewPortKind, Reply, Request, receive_request, send_reply};
-use crate::replay_port::Replay;
 use crate::segment::Segment;
 use crate::stats::StatsFile;
 use crate::sys;
@@ -115,7 +112,7 @@ impl<D: Driver> ControlThread<D> {
                 )
             }
             Request::AddPacketSocket { id, receives } => self.add_packet_socket(id, receives, fds),
-            Request::AddReplay { id, replay } => self.add_replay(id, replay),
+            Request::AddReplay { id, replay } => self.add_port(id, NewPortKind::Replay(replay)),
             Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
                 let holder = Borrower::of(id)?;
@@ -184,22 +181,6 @@ impl<D: Driver> ControlThread<D> {
             fd,
             sender,
             receives,
-        };
-        self.add_port(id, kind)
-    }
-
-    fn add_replay(&self, id: SocketId, replay: Replay) -> Reply {
-        let Replay {
-            packet,
-            chain: (spi, generation),
-            rate_pps,
-        } = replay;
-        let headers = parse(&packet).map_err(|error| format!("{error:?}"))?;
-        let meta = Meta::new(0, spi, generation, 0, &headers);
-        let kind = NewPortKind::Replay {
-            packet,
-            meta,
-            rate_pps,
         };
         self.add_port(id, kind)
     }

@@ -115,7 +115,7 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site)
         returns: true,
         growth: Growth::none(site.longest_frame()),
     };
-    let port = (!chain.is_over_dpdk()).then(|| visit(site.port(costs)));
+    let port = (!chain.is_driven_by_worker()).then(|| visit(site.port(costs)));
     let worker = plan.worker.as_ref().map(|worker| {
         visit(Resource::Worker {
             core: worker.core,
@@ -124,7 +124,7 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site)
             wake_up_fs: 0,
             batch: chain.worker.batch,
             batch_fs: 0,
-            devices: chain.is_over_dpdk(),
+            devices: chain.is_driven_by_worker(),
             rings: [1, 2].map(|queues| chain.worker.receive_ring(queues)),
             turn: None,
             pause_fs: super::site::pause_fs(costs),

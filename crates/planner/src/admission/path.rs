@@ -215,15 +215,15 @@ impl<'a> Builder<'a> {
             worker: None,
             in_burst: costs
                 .in_burst
-                .filter(|_| plan.mapping == Mapping::Compact && !chain.is_over_dpdk()),
+                .filter(|_| plan.mapping == Mapping::Compact && !chain.is_driven_by_worker()),
             user_segments: 0,
         }
     }
 
     fn add_steps(&mut self) {
         let (plan, chain) = (self.plan, self.chain);
-        // With DPDK devices, packets bypass the kernel and enter the worker first.
-        if chain.is_over_dpdk() {
+        // The packets of ports that the worker drives bypass the kernel.
+        if chain.is_driven_by_worker() {
             self.enter_worker();
         } else {
             self.path
@@ -329,7 +329,7 @@ impl<'a> Builder<'a> {
             },
             batch: spec.batch,
             batch_fs: self.batch_fs(),
-            devices: self.chain.is_over_dpdk(),
+            devices: self.chain.is_driven_by_worker(),
             rings: [1, 2].map(|queues| spec.receive_ring(queues)),
             turn: WorkerTurn::of(self.chain, self.plan, self.costs, self.in_burst).map(Box::new),
             pause_fs: pause_fs(self.costs),

@@ -133,7 +133,7 @@ fn alternatives(
         add("no `excess`".to_owned(), &dropping);
     }
     for mapping in [Mapping::Compact, Mapping::Distributed] {
-        if mapping != plan.mapping && !chain.is_over_dpdk() {
+        if mapping != plan.mapping && !chain.is_driven_by_worker() {
             let mapped = ServiceChain {
                 mapping,
                 ..chain.clone()

@@ -13,8 +13,9 @@ pub struct WorkerPlan {
     /// The owner.
     pub owner: String,
     /// What the worker serves: the chain that makes the end hosts, also for its reverse chain;
-    /// both DPDK devices, sorted; `super-packets`; empty for all other named interfaces. In mapping
-    /// `distributed` the whole chain and a dot, to which each function's worker adds the function.
+    /// both DPDK devices, sorted; `replay` and the chain, for ports in memory; `super-packets`;
+    /// empty for all other named interfaces. In mapping `distributed` the whole chain and a dot, to
+    /// which each function's worker adds the function.
     pub circuit: String,
     /// The core.
     pub core: u32,
@@ -32,6 +33,7 @@ impl WorkerPlan {
                 let (ingress, egress) = (&ports.ingress, &ports.egress);
                 format!("{} {}", ingress.min(egress), ingress.max(egress))
             }
+            Some(_) if chain.replay().is_some() => format!("replay {}", chain.name),
             Some(_) if chain.worker.super_packets => "super-packets".to_owned(),
             Some(_) => String::new(),
             None => machine

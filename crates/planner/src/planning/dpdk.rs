@@ -1,5 +1,5 @@
 //! Chains whose functions all run in one worker that receives their packets: between DPDK devices,
-//! or on super-packets.
+//! from memory, or on super-packets.
 
 use myelin_spec::{Mapping, ServiceChain, Space};
 
@@ -19,24 +19,34 @@ pub(crate) fn plan_before_admission(
     if chain.worker.super_packets {
         return super_packets::plan(chain, costs, machine);
     }
-    if !chain.is_over_dpdk() {
+    if !chain.is_driven_by_worker() {
         return mapping::plan(chain, costs, machine);
     }
     let mut plan = mapping::plan(&pin_to_user_space(chain)?, costs, machine)?;
+    let ports = name_of_ports(chain);
     for hop in &mut plan.hops {
-        hop.why = String::from("the chain's ports are DPDK devices");
+        hop.why = format!("the chain's ports are {ports}");
     }
     plan.mapping_why = String::from(
-        "one worker owns the devices and runs all functions, without a hook; the predicted cost of receive and \
+        "one worker owns the ports and runs all functions, without a hook; the predicted cost of receive and \
          transmit is that of AF_XDP sockets",
     );
     Ok(plan)
 }
 
+/// Names the ports of a chain whose worker drives them.
+fn name_of_ports(chain: &ServiceChain) -> &'static str {
+    if chain.is_over_dpdk() {
+        "DPDK devices"
+    } else {
+        "in the worker's memory"
+    }
+}
+
 /// Returns the chain with all functions pinned to user space.
 fn pin_to_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
     let mut chain = original.clone();
-    // The parser accepts only `compact` and `auto` for DPDK devices.
+    // The parser accepts only `compact` and `auto` for these ports.
     chain.mapping = Mapping::Compact;
     for function in &mut chain.functions {
         let kind = function.kind();
@@ -50,8 +60,9 @@ fn pin_to_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError>
             function.space = Some(Space::User);
             continue;
         };
+        let ports = name_of_ports(original);
         let problem =
-            format!("the chain's ports are DPDK devices, whose packets bypass the kernel: {why}");
+            format!("the chain's ports are {ports}, and packets bypass the kernel: {why}");
         return Err(PlanError::function(original, function, &problem));
     }
     Ok(chain)

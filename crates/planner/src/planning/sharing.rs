@@ -38,8 +38,8 @@ fn plan_worker(plan: &Plan, chain: &ServiceChain) -> Result<Option<SharingPlan>,
     if policy == SharingPolicy::Os || !plan.uses(Space::User) {
         return Ok(None);
     }
-    let problem = if chain.is_over_dpdk() {
-        "DPDK ports poll without a pause"
+    let problem = if chain.is_driven_by_worker() {
+        "workers that drive their ports poll without a pause"
     } else if chain.worker.super_packets {
         "packet sockets tell no other worker how many packets wait"
     } else {
@@ -177,7 +177,7 @@ fn explain_turn(config: &ExternalConfig) -> String {
 /// Returns the policy that `auto` stands for.
 pub(crate) fn resolve(chain: &ServiceChain) -> SharingPolicy {
     match chain.worker.sharing.policy {
-        SharingPolicy::Auto if chain.is_over_dpdk() || chain.worker.super_packets => {
+        SharingPolicy::Auto if chain.is_driven_by_worker() || chain.worker.super_packets => {
             SharingPolicy::Os
         }
         SharingPolicy::Auto => SharingPolicy::Deadline,

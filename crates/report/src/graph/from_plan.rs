@@ -25,7 +25,7 @@ struct Builder<'a> {
 
 /// Builds the picture of a plan.
 pub(super) fn build_graph(plan: &Plan) -> ChainGraph {
-    let is_dpdk = is_over_dpdk(plan);
+    let is_driven = is_driven_by_worker(plan);
     let graph = ChainGraph {
         chain: plan.chain.clone(),
         heading: format!(
@@ -42,7 +42,7 @@ pub(super) fn build_graph(plan: &Plan) -> ChainGraph {
     let mut builder = Builder {
         plan,
         graph,
-        runner: if is_dpdk {
+        runner: if is_driven {
             Runner::Process(0)
         } else {
             Runner::Kernel
@@ -65,9 +65,9 @@ pub(super) fn build_graph(plan: &Plan) -> ChainGraph {
     builder.graph
 }
 
-fn is_over_dpdk(plan: &Plan) -> bool {
+fn is_driven_by_worker(plan: &Plan) -> bool {
     let ports = plan.ports.as_ref();
-    ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk)
+    ports.is_some_and(|ports| ports.driver != PortDriver::Kernel)
 }
 
 impl Builder<'_> {
@@ -113,13 +113,14 @@ impl Builder<'_> {
         let is_first = self.graph.groups.is_empty();
         let is_distributed = self.plan.mapping == Mapping::Distributed;
         let processes = self.plan.hops.iter().filter_map(|hop| hop.process);
+        let driver = self.plan.ports.as_ref().map(|ports| ports.driver);
         let (title, area) = match runner {
             Runner::Kernel if is_first => {
                 (format!("kernel, hook {}", self.plan.hook), Area::Kernel)
             }
             Runner::Kernel if is_distributed => ("kernel, own namespace".to_owned(), Area::Kernel),
             Runner::Kernel => ("kernel".to_owned(), Area::Kernel),
-            Runner::Process(_) if is_over_dpdk(self.plan) => {
+            Runner::Process(_) if driver == Some(PortDriver::Dpdk) => {
                 ("user space, DPDK worker".to_owned(), Area::User)
             }
             Runner::Process(process) if processes.max() > Some(0) => {
@@ -150,7 +151,7 @@ impl Builder<'_> {
             self.graph.nodes.last().map(|node| node.kind) == Some(NodeKind::Shaper);
         let is_distributed = self.plan.mapping == Mapping::Distributed;
         let crossing = |part: &str| match part {
-            "enter_user" | "user_egress" if is_over_dpdk(self.plan) => None,
+            "enter_user" | "user_egress" if is_driven_by_worker(self.plan) => None,
             "enter_user" => Some("AF_XDP socket"),
             "user_egress" => Some("AF_XDP transmit"),
             // Each function of mapping `distributed` has a forwarder in the place of the door.
@@ -175,6 +176,7 @@ impl Builder<'_> {
         let name = match ports.driver {
             PortDriver::Kernel => "port",
             PortDriver::Dpdk => "device",
+            PortDriver::Memory => "memory",
         };
         let port = match kind {
             NodeKind::Ingress => &ports.ingress,

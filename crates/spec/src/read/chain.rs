@@ -100,11 +100,14 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
     let worker = worker(&fields);
     let own = functions.as_deref().unwrap_or_default();
     let part = part::read(&fields, own, &worker);
+    let matches: Match = fields.read::<Option<_>>(KEYS, "match").unwrap_or_default();
     let is_part = fields.get("part").is_some();
     let ports = match &part {
         Some(part) => ports::of_part(&fields, part),
         None if is_part => None,
-        None => fields.read(KEYS, "ports"),
+        None => fields
+            .get("ports")
+            .and_then(|field| ports::read(&field, &matches)),
     };
     // Of a faulty part, it is unknown whether it needs a match.
     if !is_part || part.as_ref().is_some_and(|part| part.from.is_none()) {
@@ -126,7 +129,6 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         .get("cpuLatency")
         .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
     // Read everything before the first return, to report all faults.
-    let matches: Match = fields.read::<Option<_>>(KEYS, "match").unwrap_or_default();
     let sla: Sla = fields.read(KEYS, "sla");
     let places = places(top, &fields, metadata.as_ref());
     let names = metadata.map(|metadata| (metadata.name, metadata.namespace));

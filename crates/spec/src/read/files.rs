@@ -20,11 +20,15 @@ pub struct ReferencedFile {
 pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
     let mut files: Vec<ReferencedFile> = Vec::new();
     for document in yaml::load(text).unwrap_or_default() {
-        let functions = document.get("spec").and_then(|spec| spec.get("functions"));
-        let Some(Value::List(functions)) = functions.map(|node| &node.value) else {
+        let Some(spec) = document.get("spec") else {
             continue;
         };
-        for file in functions.iter().flat_map(files_of_function) {
+        let functions = match spec.get("functions").map(|node| &node.value) {
+            Some(Value::List(functions)) => functions.as_slice(),
+            _ => &[],
+        };
+        let of_functions = functions.iter().flat_map(files_of_function);
+        for file in of_functions.chain(replayed_file(spec)) {
             match files.iter_mut().find(|known| known.path == file.path) {
                 Some(known) => known.is_secret |= file.is_secret,
                 None => files.push(file),
@@ -32,6 +36,16 @@ pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
         }
     }
     files
+}
+
+/// Returns the file that ports in memory replay.
+fn replayed_file(spec: &Node) -> Option<ReferencedFile> {
+    let keys = ["ports", "ingress", "replay", "file"];
+    let path = keys.iter().try_fold(spec, |node, key| node.get(key))?;
+    Some(ReferencedFile {
+        path: path.text()?.to_owned(),
+        is_secret: false,
+    })
 }
 
 /// Returns the files that a function names.
@@ -73,6 +87,8 @@ spec:
 spec: { functions: [ { kind: firewall, config: { rulesFile: a.yaml } }, 3, { kind: firewall } ] }
 ---
 spec: nothing here
+---
+spec: { ports: { ingress: { replay: { file: t.pcap } }, egress: { discard: true } } }
 ";
         let file = |path: &str, is_secret| ReferencedFile {
             path: path.to_owned(),
@@ -82,6 +98,7 @@ spec: nothing here
             file("a.yaml", false),
             file("a.key", true),
             file("rules/b.yaml", true),
+            file("t.pcap", false),
         ];
         assert_eq!(referenced_files(text), named);
         assert_eq!(referenced_files("{ not yaml"), []);

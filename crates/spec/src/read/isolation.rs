@@ -96,15 +96,15 @@ pub(super) fn check(
     ports: Option<&Ports>,
     faults: &FaultLog<'_>,
 ) {
-    let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
+    let is_driven = ports.is_some_and(|ports| ports.driver != PortDriver::Kernel);
     let obstacle = match mapping {
-        _ if over_dpdk => "DPDK `ports`, whose worker runs all functions",
+        _ if is_driven => "`ports` of the worker, which runs all functions",
         Mapping::Compact => "`mapping: compact`, whose functions share a worker",
         Mapping::Pipeline => "`mapping: pipeline`, whose functions share a UMEM",
         Mapping::Auto | Mapping::Distributed => return,
     };
     let fault = |request: &str| {
-        let help = if over_dpdk {
+        let help = if is_driven {
             "remove the key, or name interfaces in `spec.ports`"
         } else {
             "write `mapping: distributed` or `mapping: auto`, or remove the key"
