@@ -194,7 +194,7 @@ fn a_part_that_splits_flows_names_its_branches() {
     );
 }
 
-const PAIR: &str = r#"
+const PAIR: &str = r"
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
 metadata: { name: there }
@@ -214,7 +214,7 @@ spec:
   functions:
     - { name: first, kind: forward }
     - { name: restore, kind: nat, config: { reverseOf: masquerade } }
-"#;
+";
 
 #[test]
 fn replies_follow_to_the_nodes_of_the_functions_that_they_undo() {
