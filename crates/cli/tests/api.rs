@@ -118,7 +118,7 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
         );
         answers += 1;
     }
-    assert_eq!(answers, 13);
+    assert_eq!(answers, 14);
 }
 
 /// Opens a lease and returns its connection and number.

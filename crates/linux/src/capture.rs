@@ -21,10 +21,14 @@ const RECEIVE_BUFFER: usize = 32 << 20;
 /// Longest wait for a frame, so that a caller can check whether to end.
 const WAIT: TimeVal = TimeVal::new(0, 100_000);
 
+/// A protocol that no frame has: the kernel gives frames with a length in this field other numbers.
+const NO_PROTOCOL: u16 = 0x05ff;
+
 /// A socket that receives copies of all frames of a link.
 #[derive(Debug)]
 pub struct Capture {
     socket: OwnedFd,
+    ifindex: u32,
     buffer: Vec<u8>,
 }
 
@@ -53,8 +57,18 @@ impl Capture {
             .map_err(|error| Error::os("receive the frames of a link", error))?;
         Ok(Self {
             socket,
+            ifindex,
             buffer: vec![0; MAX_BYTES],
         })
+    }
+
+    /// Ends the capture: frames that pass from now on are not captured. Those that have passed wait
+    /// for [`next_frame`](Self::next_frame).
+    pub fn stop(&self) -> Result<()> {
+        // A protocol that no frame has. The times of frames do not tell when to stop: the kernel
+        // stamps the first frames only when they are read.
+        bind(&self.socket, self.ifindex, NO_PROTOCOL)
+            .map_err(|error| Error::os("end the capture of a link", error))
     }
 
     /// Waits up to 100 ms for the next frame; `None` if there is none.
@@ -120,6 +134,23 @@ mod tests {
                 let (time, length) = found.unwrap();
                 assert!(length == 60 && time > Duration::from_secs(1_600_000_000));
             }
+            let send_one = |byte: u8| {
+                let kind = (AddressFamily::Packet, SockType::Raw);
+                let sender = socket(kind.0, kind.1, SockFlag::empty(), None).unwrap();
+                bind(&sender, one.index, 0).unwrap();
+                send(sender.as_raw_fd(), &[byte; 60], MsgFlags::empty()).unwrap();
+            };
+            send_one(3);
+            capture.stop().unwrap();
+            send_one(4);
+            let mut first_bytes = Vec::new();
+            while let Some(frame) = capture.next_frame().unwrap() {
+                first_bytes.push(frame.bytes[0]);
+            }
+            assert!(
+                first_bytes.contains(&3) && !first_bytes.contains(&4),
+                "{first_bytes:?}"
+            );
         };
         namespace.enter(check).unwrap();
     }

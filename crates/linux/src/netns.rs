@@ -241,7 +241,15 @@ fn run_on_new_thread<T: Send>(action: &str, f: impl FnOnce() -> Result<T> + Send
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .spawn_scoped(scope, f)
-            .map_err(|error| Error::os(action, error))?;
+            .map_err(|error| {
+                let has_no_room = error.kind() == io::ErrorKind::WouldBlock;
+                let error = Error::os(action, error);
+                if has_no_room {
+                    error.remedy("a thread cannot start: raise the limit of processes (`ulimit -u`) or of memory (`ulimit -v`)")
+                } else {
+                    error
+                }
+            })?;
         thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))

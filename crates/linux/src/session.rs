@@ -86,6 +86,10 @@ pub fn end(leader: &Process) -> Result<()> {
             continue;
         };
         if Stat::read(pid).is_ok_and(|stat| stat.session == leader.pid) {
+            // The kernel gives the number to another process only when the session is empty.
+            if Process::of(leader.pid).is_ok_and(|now| now != *leader) {
+                return Ok(());
+            }
             handle.signal(Signal::KILL)?;
         }
     }

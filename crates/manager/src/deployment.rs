@@ -235,9 +235,14 @@ pub fn undo(
     new: &Deployment,
     previous: Option<&Deployment>,
 ) -> Result<(), ApiError> {
-    let Some(previous) = previous.filter(|previous| previous.enters_with(new)) else {
+    let Some(previous) = previous else {
         return take_down(takers, new);
     };
+    if !previous.enters_with(new) {
+        // The previous path takes its packets, whatever remains of the new one.
+        let _ = take_down(takers, new);
+        return Ok(());
+    }
     let first = previous.parts.first();
     let up = first.map(|first| take(takers, first)).transpose()?;
     let entered = up.and_then(|up| up.previous_packets_out);
@@ -279,7 +284,10 @@ fn end_path(
         let received = drained.received.map_or(0, |received| received + kept);
         counts.packets_in.max(received)
     });
-    let left = drained.left.or(counts.map(|counts| counts.packets_out));
+    let left = match later {
+        [] => counts.map(|counts| counts.packets_out),
+        _ => drained.left,
+    };
     let ended = EndedPath {
         entered: Some(entered),
         left: left.unwrap_or_default(),

@@ -145,12 +145,10 @@ impl<'c> Ways<'c> {
     }
 }
 
-/// Adds a count of parts; `None` if nobody has one of them.
+/// Adds a count of the parts that somebody has; `None` if nobody has one of them.
 fn add(parts: Vec<&Option<Counts>>, count: impl Fn(&Counts) -> u64) -> Option<u64> {
-    parts
-        .into_iter()
-        .map(|counts| counts.as_ref().map(&count))
-        .sum()
+    let known: Vec<&Counts> = parts.into_iter().flatten().collect();
+    (!known.is_empty()).then(|| known.into_iter().map(count).sum())
 }
 
 /// Whether the packets that entered have passed all parts. What a part has sent is final when all
@@ -163,6 +161,10 @@ fn have_passed(parts: &[&PlacedPart], counts: &[Option<Counts>], entered: Option
         })
     };
     let ways = Ways::new(parts, counts);
+    // The path had more packets if an undone change has led packets back to it.
+    if add(ways.firsts(), |counts| counts.received) != entered {
+        return false;
+    }
     let Some(sent) = entered.and_then(|entered| pass(ways.common, entered)) else {
         return false;
     };

@@ -63,5 +63,8 @@ fn find_branch(
 fn keep_least_latency(joined: &mut SpanPlan, path: &SpanPlan) {
     for ((_, object), (_, other)) in joined.parts.iter_mut().zip(&path.parts) {
         object.latency_ns = object.latency_ns.min(other.latency_ns);
+        if let Some((own, other)) = object.part.as_mut().zip(other.part.as_ref()) {
+            own.before_ns = own.before_ns.min(other.before_ns);
+        }
     }
 }

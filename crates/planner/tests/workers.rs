@@ -368,3 +368,41 @@ fn a_pipeline_without_a_bound_names_the_condition_and_the_remedy() {
     let (plan, _) = plan_on_node(&Ledger::default(), &between, &machine());
     assert!(plan.no_bound.unwrap().contains("return from the kernel"));
 }
+
+#[test]
+fn beside_a_black_box_of_another_chain_no_turn_has_a_bound() {
+    for sharing in [
+        "round-robin",
+        "{ policy: deadline, longestTurn: 200us }",
+        "os",
+    ] {
+        let sla = "sla: { rate: 1kpps, burst: 4, latency: 90ms, enforce: policer }";
+        let more = format!("  worker: {{ sharing: {sharing} }}\n  {sla}\n");
+        let chain = named("a", &[&pinned(XOR, Space::User)], &more);
+        let mut ledger = Ledger::default();
+        let (plan, booking) = plan_on_node(&ledger, &chain, &machine());
+        assert!(plan.bound.is_some(), "{sharing}: {:?}", plan.no_bound);
+        let core = plan.worker.unwrap().core;
+        let config = format!("{{ cores: [{core}], sharing: {sharing}, command: [box] }}");
+        let black_box = named("b", &[&format!("kind: external, config: {config}")], "");
+
+        let (_, of_box) = plan_on_node(&ledger, &black_box, &machine());
+        ledger.insert(of_box);
+        let (plan, _) = plan_on_node(&ledger, &chain, &machine());
+        let why = plan.no_bound.or(plan.refusal).unwrap_or_default();
+        assert!(
+            why.contains("a black box runs on the core"),
+            "{sharing}: {why}"
+        );
+
+        // The promise to the chain that came first counts too.
+        let mut ledger = Ledger::default();
+        ledger.insert(booking);
+        let (plan, _) = plan_on_node(&ledger, &black_box, &machine());
+        let refusal = plan.refusal.unwrap_or_default();
+        assert!(
+            refusal.contains("the promise to chain `a` would break"),
+            "{sharing}: {refusal}"
+        );
+    }
+}

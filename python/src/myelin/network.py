@@ -329,8 +329,8 @@ class Network:
         return Pings(results)
 
     def _ping(self, pairs: list[tuple[Host, Host]], count: int, timeout_s: float) -> list[Ping]:
-        self.require_running()
         measuring.check_ping(count, timeout_s)
+        self.require_running()
 
         def reason(source: Host, other: Host) -> str:
             return next((f"the host `{host.path}` has no link" for host in (source, other) if not host.links), "")

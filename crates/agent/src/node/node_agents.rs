@@ -162,10 +162,12 @@ impl NodeAgent {
 
     /// Describes the agent.
     pub(crate) fn status(&self) -> NodeAgentStatus {
+        // Before the faults: a start anew locks the process first.
+        let pid = self.pid();
         let faults = lock(&self.faults);
         NodeAgentStatus {
             run_dir: self.run_dir.path().display().to_string(),
-            pid: self.pid(),
+            pid,
             restarts: faults.starts,
             fault: faults.last.clone(),
         }

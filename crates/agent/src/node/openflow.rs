@@ -26,7 +26,7 @@ use myelin_linux::cgroup::Hierarchies;
 use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::netns::Netns;
 use myelin_spec::{Isolation, Limits, Topology};
-use nix::libc::O_NOFOLLOW;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::unistd::User;
 
 use crate::api::{ApiError, ControllerState};
@@ -244,9 +244,9 @@ impl OpenFlow {
             "-vfile:off".to_owned(),
         ];
         let files = &self.files;
-        // The user of the daemons may have replaced the file by a link.
+        // The user of the daemons may have replaced the file by a link or a pipe.
         let mut options = File::options();
-        let log = options.append(true).custom_flags(O_NOFOLLOW);
+        let log = options.append(true).custom_flags(O_NOFOLLOW | O_NONBLOCK);
         let log = log.open(files.log());
         let log = log.map_err(|error| files.failed(error))?;
         let program = Program {
@@ -429,7 +429,7 @@ impl Files {
         const LAST_LINES: usize = 5;
         let mut log = String::new();
         let mut options = File::options();
-        let opened = options.read(true).custom_flags(O_NOFOLLOW);
+        let opened = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK);
         if let Ok(file) = opened.open(self.log()) {
             let _ = file.take(MAX_LOG).read_to_string(&mut log);
         }

@@ -105,7 +105,7 @@ async fn serve_program(
         Ok(program) => program,
         Err(error) => return send(&mut stream, &ExecEvent::Error(error)).await,
     };
-    let pid = program.child.id();
+    let pid = program.process.pid;
     send(&mut stream, &ExecEvent::Started { pid }).await;
     tokio::select! {
         () = program.wait() => {}

@@ -75,7 +75,8 @@ pub(super) fn start(
     };
     let watched = watch(&child, pid);
     if watched.is_err() {
-        let _ = child.kill();
+        // Report the first error.
+        let _ = Process::of(child.id()).and_then(|process| process.kill_tree());
         let _ = child.wait();
     }
     let (process, end) = watched?;

@@ -29,9 +29,8 @@ const SIGNAL_STATUS: i32 = 128;
 #[command(after_help = "Examples:\n  myelin exec server -- iperf3 -s -1\n  \
                   myelin exec client -- irtt client -i 5ms -d 5s 10.0.0.2\n  \
                   myelin exec tactile/client -- tcpdump -ni eth0    if several chains run\n  \
-                  myelin exec h1 -- ping -c 3 10.0.0.2              a host of a topology\n  \
-                  myelin container exec h1 web -- ps                a container in a host\n\n\
-                  Programs keep the limits of a topology's host, and end with this command or with their host. The hosts are ordinary network namespaces (ip netns list). The exit status is the program's.")]
+                  myelin exec h1 -- ping -c 3 10.0.0.2              a host of a topology\n\n\
+                  `myelin container exec` runs a program in a container of a host. Programs keep the limits of a topology's host, and end with this command or with their host. The hosts are ordinary network namespaces (ip netns list). The exit status is the program's.")]
 pub(crate) struct Arguments {
     /// `client`, `server`, the host of a topology, or one of them after `CHAIN/` or `TOPOLOGY/`.
     host: String,

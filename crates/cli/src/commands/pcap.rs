@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use myelin_api::{ApiError, Client, RunDir, TopologyEnd};
 use myelin_linux::capture::{Capture, CapturedFrame, MAX_BYTES};
@@ -133,12 +133,9 @@ fn capture(
         }
     }
     // The kernel may hold copies of frames that passed before the end.
-    let ended = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    capture.stop().map_err(ApiError::failed)?;
     while arguments.count.is_none_or(|count| frames < count)
         && let Ok(Some(frame)) = capture.next_frame()
-        && frame.time <= ended
     {
         write_frame(&mut out, &frame).map_err(failed)?;
         frames += 1;

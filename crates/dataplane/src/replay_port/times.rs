@@ -23,7 +23,8 @@ impl From<ReplayTimes> for Times {
     fn from(times: ReplayTimes) -> Self {
         match times {
             ReplayTimes::Even(rate) => Self::Even {
-                gap_ps: (1_000_000_000 * PS / rate.max(1)).max(1),
+                // Rounded up, so that the rate is at most the agreed one.
+                gap_ps: (1_000_000_000 * PS).div_ceil(rate.max(1)),
             },
             ReplayTimes::Recorded {
                 offsets_ns,

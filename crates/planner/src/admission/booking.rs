@@ -13,6 +13,7 @@ use super::stages::Stages;
 use crate::calculus::ArrivalCurve;
 use crate::costs::Costs;
 use crate::plan::Plan;
+use crate::planning::core_uses;
 
 /// A chain's entry in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +108,8 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
     }
 }
 
-/// Returns the servers that a chain without a bound shares.
+/// Returns the servers that a chain without a bound shares. A black box counts as a worker without
+/// a batch.
 fn shared_servers(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Vec<Visit> {
     let visit = |resource| Visit {
         resource,
@@ -130,7 +132,21 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site)
             pause_fs: super::site::pause_fs(costs),
         })
     });
-    port.into_iter().chain(worker).collect()
+    let boxes = core_uses(chain).map(|(name, core, _)| {
+        visit(Resource::Worker {
+            core,
+            name: format!("black box {}/{name}", chain.name),
+            polls: true,
+            wake_up_fs: 0,
+            batch: 0,
+            batch_fs: 0,
+            devices: true,
+            rings: [0; 2],
+            turn: None,
+            pause_fs: 0,
+        })
+    });
+    port.into_iter().chain(worker).chain(boxes).collect()
 }
 
 impl Booking {

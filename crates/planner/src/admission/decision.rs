@@ -233,6 +233,14 @@ fn explain(why: &Unbounded, booking: &Booking) -> String {
                 .to_owned()
         }
         Unbounded::UnknownPath => "the ledger does not have the chain's path".to_owned(),
+        Unbounded::BlackBox(resource) => format!(
+            "a black box runs on the core of {resource}, and never hands the core over; write another core into `cores` \
+             of the black box, or of `worker`"
+        ),
+        Unbounded::MixedTurns(resource) => format!(
+            "chains of {resource} in mappings `compact` and `pipeline` share each of its turns, so the share of each is \
+             unknown; write one `mapping` for all, or give one another `metadata.namespace`"
+        ),
         Unbounded::NotComputable(resource) => format!(
             "packets return to {resource}, where another process polls; write `worker: {{ idle: sleep }}` \
              for all workers on that core, or use another core"

@@ -20,6 +20,10 @@ pub(super) enum Unbounded {
     Unpoliced { chain: String, at: Box<Resource> },
     /// A packet returns to a core where another process polls, or a figure exceeds 128 bits.
     NotComputable(Resource),
+    /// A black box runs on the core of this worker.
+    BlackBox(Resource),
+    /// The chains of this worker have different mappings, and share each of its turns.
+    MixedTurns(Resource),
     /// The chain's shaper may hold packets for any time.
     ShaperWait,
     /// With turns by deadline, the packets of this core need more than its time.

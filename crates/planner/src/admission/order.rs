@@ -1,6 +1,6 @@
 //! The order of service of each server, and the service that remains for waiting packets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::batches::BatchServer;
 use super::evaluate::{Evaluator, GroupView, Unbounded};
@@ -100,11 +100,34 @@ impl Evaluator<'_> {
         }))
     }
 
+    /// Refuses a worker beside a black box, and one that shares its turns with another server of the
+    /// same process.
+    fn refuse_unknown_turns(
+        &self,
+        server: usize,
+        workers: &BTreeSet<usize>,
+        (name, has_turns): (&str, bool),
+    ) -> Result<(), Unbounded> {
+        for other in workers.iter().filter(|worker| **worker != server) {
+            match self.resource(*other)? {
+                Resource::Worker { batch: 0, .. } => {
+                    return Err(self.error_at(server, Unbounded::BlackBox));
+                }
+                Resource::Worker { name: other, .. } if has_turns && other == name => {
+                    return Err(self.error_at(server, Unbounded::MixedTurns));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn compute_order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
         let resource = self.resource(server)?;
         let not_computable = || Unbounded::NotComputable(resource.clone());
         let Resource::Worker {
             core,
+            name,
             wake_up_fs,
             batch,
             batch_fs,
@@ -122,6 +145,7 @@ impl Evaluator<'_> {
         };
         let stall_fs = self.platform.stall_fs(*core).saturating_add(*pause_fs);
         let workers = self.workers_on(*core);
+        self.refuse_unknown_turns(server, &workers, (name, turn.is_some()))?;
         let worker_chains = self.worker_chains(server)?;
         let in_any_order = worker_chains.has_returns
             || *devices

@@ -9,7 +9,7 @@ use super::evaluate::{Evaluator, Unbounded};
 use super::flow::Work;
 use super::path::Resource;
 use super::site::{NS, wake_up_fs, worst_case_work};
-use crate::calculus::{RateLatency, Turn, round_robin};
+use crate::calculus::{RateLatency, SECOND, Turn, mul_div_up, round_robin};
 use crate::costs::{Costs, InBurst};
 use crate::plan::Plan;
 
@@ -73,15 +73,19 @@ impl WorkerTurn {
         }
     }
 
-    /// Returns the cost of a switch to a worker whose shaper has a due packet: with turns by
-    /// deadline, the worker sends it without a turn.
+    /// Returns the cost of a switch to a worker whose shaper has a due packet: the worker sends it
+    /// without a turn.
     pub(super) fn of_departure(chain: &ServiceChain, plan: &Plan, costs: &Costs) -> Work {
         match Self::of(chain, plan, costs, None) {
-            Some(Self::Deadline { switch_fs, .. }) => Work {
+            Some(
+                Self::Reads { switch_fs, .. }
+                | Self::Slice { switch_fs, .. }
+                | Self::Deadline { switch_fs, .. },
+            ) => Work {
                 packet_fs: switch_fs,
                 byte_fs: 0,
             },
-            _ => Work::default(),
+            None => Work::default(),
         }
     }
 }
@@ -146,7 +150,35 @@ impl Evaluator<'_> {
             }
             (WorkerTurn::Deadline { .. }, _) => None,
         };
-        leftover.ok_or_else(not_computable)
+        let leftover = leftover.ok_or_else(not_computable)?;
+        let others = workers.iter().filter(|worker| **worker != server);
+        self.without_departures(leftover, others)?
+            .ok_or_else(not_computable)
+    }
+
+    /// Takes the time from a service in which other workers send due packets of their shapers,
+    /// which they do without a turn.
+    fn without_departures<'w>(
+        &self,
+        service: RateLatency,
+        others: impl Iterator<Item = &'w usize>,
+    ) -> Result<Option<RateLatency>, Unbounded> {
+        let (mut rate, mut burst_fs) = (SECOND, 0_u128);
+        for other in others {
+            let departures = self.worker_chains(*other)?.departures();
+            rate = rate.saturating_sub(departures.rate);
+            burst_fs = burst_fs.saturating_add(departures.burst);
+        }
+        if rate == SECOND && burst_fs == 0 {
+            return Ok(Some(service));
+        }
+        let reduce = || {
+            let latency_fs = service.latency_fs.checked_add(burst_fs)?;
+            let latency_fs = mul_div_up(latency_fs, SECOND, Some(rate).filter(|rate| *rate > 0)?)?;
+            let rate = service.rate.checked_mul(rate)? / SECOND;
+            Some(RateLatency::new(rate, latency_fs))
+        };
+        Ok(reduce())
     }
 
     /// Returns the longest turn of a worker. Each read costs at most as much as a full batch.
@@ -196,7 +228,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::calculus::{ArrivalCurve, LeakyBucket, Round, SECOND, delay, mul_div_up};
+    use crate::calculus::{ArrivalCurve, LeakyBucket, Round, delay};
 
     /// Femtoseconds of a microsecond.
     const US: u128 = SECOND / 1_000_000;

@@ -29,7 +29,8 @@ pub(super) fn why_unbounded(chain: &ServiceChain, plan: &Plan, site: &Site) -> O
     let (worker, sharing) = (plan.worker.as_ref()?, plan.sharing.as_ref()?);
     if sharing.mechanism != SharingMechanism::Auto {
         return Some(format!(
-            "a preemptor (mechanism `{}`) ends the turns of the workers of core {} at any time; workers that hand the              core over have a bound: remove `mechanism`",
+            "a preemptor (mechanism `{}`) ends the turns of the workers of core {} at any time; workers that hand the \
+             core over have a bound: remove `mechanism`",
             sharing.mechanism, worker.core
         ));
     }

@@ -74,7 +74,7 @@ pub struct WholeReading {
 }
 
 /// The loss of one chain over nodes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct WholeLoss {
     path: u32,
     /// The conforming and the lost packets of each part at the last reading.

@@ -211,12 +211,20 @@ fn read_port(field: &Field<'_>, keys: &'static [ConfigKey], matches: &Match) -> 
             Some(Port::new(DISCARD, PortDriver::Memory))
         }
         (None, None, None) => {
-            fields.required("dpdk", "a DPDK device", "\"net_tap0,iface=tap0\"");
+            field.fault(
+                "the port has no key",
+                "`dpdk`, or `replay` at ingress and `discard` at egress",
+                "write an interface, `{ dpdk: \"net_tap0,iface=tap0\" }`, `{ replay: {} }` or `{ discard: true }`",
+            );
             None
         }
         _ => {
             let help = "remove one of the two keys";
-            field.fault("one port cannot be both", "one key", help);
+            field.fault(
+                "one port has two drivers",
+                "one of `dpdk`, `replay`, `discard`",
+                help,
+            );
             None
         }
     }

@@ -91,7 +91,7 @@ impl Container {
             }
             Err(error) => {
                 // Report the first error.
-                let _ = runc.kill();
+                let _ = Process::of(runc.id()).and_then(|process| process.kill_tree());
                 let _ = runc.wait();
                 Err(self.program_error(request, &error))
             }
