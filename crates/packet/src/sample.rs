@@ -32,7 +32,8 @@ pub enum NoSample {
 }
 
 /// Makes a frame of `len` bytes, without a check sequence, that `rule` takes: UDP, unless the match
-/// names another protocol. The checksums of IP, UDP and TCP are valid. MAC addresses are locally administered.
+/// names another protocol. The checksums of IP, UDP and TCP are valid. MAC addresses are locally
+/// administered.
 ///
 /// # Errors
 /// The length is too small, or the match takes no packet.

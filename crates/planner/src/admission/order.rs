@@ -100,8 +100,8 @@ impl Evaluator<'_> {
         }))
     }
 
-    /// Refuses a worker beside a black box, and one that shares its turns with another server of the
-    /// same process.
+    /// Refuses a worker beside a black box, and one that shares its turns with another server of
+    /// the same process.
     fn refuse_unknown_turns(
         &self,
         server: usize,
