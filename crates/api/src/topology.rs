@@ -23,7 +23,7 @@ pub struct TopologyStatus {
     pub made_ms: Option<f64>,
 }
 
-/// A host or node of a topology.
+/// A host, node or router of a topology.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopologyHost {
@@ -31,7 +31,7 @@ pub struct TopologyHost {
     pub name: String,
     /// The host's network namespace, as in `ip netns`; empty if the topology does not run.
     pub netns: String,
-    /// The addresses of `eth0`, each with its prefix length.
+    /// The addresses of `eth0`, each with its prefix length; of a router, those of all links.
     pub addresses: Vec<String>,
     /// The control group of a host with limits, below each hierarchy's root.
     pub cgroup: Option<String>,
@@ -44,6 +44,9 @@ pub struct TopologyHost {
     /// Whether the host is a node: it runs an agent.
     #[serde(default)]
     pub is_node: bool,
+    /// Whether the host is a router: it forwards IP packets between its links.
+    #[serde(default)]
+    pub is_router: bool,
     /// The agent of a running node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<NodeAgentStatus>,
@@ -208,6 +211,7 @@ fn describe_host(host: &myelin_spec::HostSpec) -> TopologyHost {
         memory_bytes: host.limits.memory_bytes,
         cpus: host.cpus.clone(),
         is_node: host.is_node,
+        is_router: host.is_router,
         agent: None,
     }
 }

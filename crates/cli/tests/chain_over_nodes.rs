@@ -15,6 +15,8 @@ mod lab;
 mod replicas;
 #[path = "chain_over_nodes/replies.rs"]
 mod replies;
+#[path = "chain_over_nodes/routed.rs"]
+mod routed;
 
 use std::collections::BTreeSet;
 

@@ -39,12 +39,37 @@ pub fn add_default(link: &LinkId, gateway: IpAddr) -> Request {
         "add the default route via {gateway} on link `{}`",
         link.name
     );
+    let message = build_gateway(link, gateway);
+    Request::create(action, RouteNetlinkMessage::NewRoute(message))
+}
+
+/// Sets the route to a network. `gateway` is directly on the link, even if no route leads to its
+/// address. A route to the same network goes.
+pub fn set_gateway(
+    link: &LinkId,
+    (network, prefix_length): (IpAddr, u8),
+    gateway: IpAddr,
+) -> Request {
+    let action = format!(
+        "add the route to {network}/{prefix_length} via {gateway} on link `{}`",
+        link.name
+    );
+    let mut message = build_gateway(link, gateway);
+    message.header.destination_prefix_length = prefix_length;
+    if prefix_length > 0 {
+        let destination = RouteAttribute::Destination(RouteAddress::from(network));
+        message.attributes.push(destination);
+    }
+    Request::replace(action, RouteNetlinkMessage::NewRoute(message))
+}
+
+fn build_gateway(link: &LinkId, gateway: IpAddr) -> RouteMessage {
     let mut message = build_message(link, gateway);
     message.header.flags = RouteFlags::Onlink;
     message
         .attributes
         .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
-    Request::create(action, RouteNetlinkMessage::NewRoute(message))
+    message
 }
 
 impl Netlink {
@@ -115,6 +140,10 @@ mod tests {
                 add_on_link(&bridge, ip("fd00::9:2"), 128),
                 add_default(&bridge, ip("10.9.0.2")),
                 add_default(&bridge, ip("fd00::9:2")),
+                set_gateway(&bridge, (ip("10.8.0.0"), 16), ip("10.9.0.9")),
+                set_gateway(&bridge, (ip("10.8.0.0"), 16), ip("10.9.0.2")),
+                set_gateway(&bridge, (ip("0.0.0.0"), 0), ip("10.9.0.2")),
+                set_gateway(&bridge, (ip("fd08::"), 64), ip("fd00::9:2")),
             ])
             .unwrap();
         let name = namespace.name().unwrap();
@@ -127,10 +156,19 @@ mod tests {
             v4.contains("default via 10.9.0.2 dev br0 proto static onlink"),
             "{v4}"
         );
+        assert!(
+            v4.contains("10.8.0.0/16 via 10.9.0.2 dev br0 proto static onlink"),
+            "{v4}"
+        );
+        assert!(!v4.contains("10.9.0.9"), "{v4}");
         let v6 = stdout_of("ip", &["-n", name, "-6", "route"]);
         assert!(v6.contains("fd00::9:2 dev br0 proto static"), "{v6}");
         assert!(
             v6.contains("default via fd00::9:2 dev br0 proto static"),
+            "{v6}"
+        );
+        assert!(
+            v6.contains("fd08::/64 via fd00::9:2 dev br0 proto static"),
             "{v6}"
         );
     }

@@ -67,6 +67,19 @@ pub fn set_rp_filter(link: &str, mode: u8) -> Result<()> {
     )
 }
 
+/// Forwards IP packets between all links, of IPv6 too if `with_ipv6`. Reverse path filters are off:
+/// packets may return on another way.
+pub fn forward_packets(with_ipv6: bool) -> Result<()> {
+    set("net/ipv4/ip_forward", "1")?;
+    for links in ["all", NEW_LINKS] {
+        set_rp_filter(links, 0)?;
+    }
+    if with_ipv6 {
+        set_ipv6("all", "forwarding", 1)?;
+    }
+    Ok(())
+}
+
 fn set_ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
     let outcome = set(
         &format!("net/ipv6/conf/{link}/{parameter}"),
@@ -121,6 +134,10 @@ mod tests {
                     ("net/ipv4/conf/lo/rp_filter", "2"),
                 ] {
                     assert_eq!(get(path).unwrap(), value, "{path}");
+                }
+                forward_packets(true).unwrap();
+                for path in ["net/ipv4/ip_forward", "net/ipv6/conf/default/forwarding"] {
+                    assert_eq!(get(path).unwrap(), "1", "{path}");
                 }
                 let error = disable_ipv6("absent", true).unwrap_err();
                 assert_eq!(

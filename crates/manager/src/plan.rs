@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use myelin_packet::MacAddr;
 use myelin_spec::cut::PartObject;
-use myelin_spec::{PartSpec, PeerSpec, Ports, ServiceChain, Space, Topology, Way};
+use myelin_spec::{PartSpec, PeerSpec, Ports, ServiceChain, Space, Topology, VxlanSpec, Way};
 
 use crate::budget::share_latency;
 use crate::cut::{Section, cut};
@@ -31,7 +31,7 @@ pub struct SpanRequest<'a> {
     pub costs_ns: &'a [f64],
     /// The planned space of each function.
     pub spaces: &'a [Space],
-    /// Returns the Ethernet address of a node's interface.
+    /// Returns the Ethernet address of an interface of a node or host.
     pub address: &'a dyn Fn(&str, &str) -> Result<MacAddr, String>,
 }
 
@@ -101,24 +101,29 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
     let delays_ns: Vec<u64> = routes.iter().map(|route| route.delay_ns).collect();
     let links_ns = delays_ns.iter().copied().fold(0, u64::saturating_add);
     let budgets = share_budget(request, &sections, links_ns)?;
-    let (ingress, egress) = find_ports(chain, topology, &sections)?;
+    let Access {
+        ingress,
+        egress,
+        egress_host,
+    } = find_access_ports(chain, topology, &sections)?;
     let entrance = find_entrance(request, &sections, &ingress);
     let last = sections.len() - 1;
     let mut parts = Vec::with_capacity(sections.len());
     for (number, section) in sections.iter().enumerate() {
-        let peer = |interface: &str, node: &str, far: &str| {
-            (request.address)(node, far).map(|address| PeerSpec {
-                interface: interface.to_owned(),
-                way: Way::Ethernet(address),
-            })
-        };
         let from = number.checked_sub(1).map(|before| {
-            let route = &routes[before];
-            peer(&route.into, &sections[before].node, &route.out)
+            let way = find_way(request, &routes[before], &sections[before].node, None);
+            way.map(|way| PeerSpec {
+                interface: routes[before].into.clone(),
+                way,
+            })
         });
-        let to = routes
-            .get(number)
-            .map(|route| peer(&route.out, &sections[number + 1].node, &route.into));
+        let to = routes.get(number).map(|route| {
+            let way = find_way(request, route, &sections[number + 1].node, Some(&egress_host));
+            way.map(|way| PeerSpec {
+                interface: route.out.clone(),
+                way,
+            })
+        });
         let part = PartSpec {
             path: request.path,
             first: to_position(section.functions.start),
@@ -206,12 +211,45 @@ fn to_position(position: usize) -> u8 {
     u8::try_from(position).unwrap_or(u8::MAX)
 }
 
-/// Returns the interfaces of the first and last node at the chain's hosts.
-fn find_ports(
+/// Returns the way of frames on a route: to the node `far`, with the egress host at which they end,
+/// or from that node.
+fn find_way(
+    request: &SpanRequest<'_>,
+    route: &Route,
+    far: &str,
+    to_host: Option<&(String, String)>,
+) -> Result<Way, String> {
+    let Some([first, second]) = route.addresses else {
+        let interface = to_host.map_or(&route.out, |_| &route.into);
+        return (request.address)(far, interface).map(Way::Ethernet);
+    };
+    let (local, remote) = match to_host {
+        Some(_) => (first, second),
+        None => (second, first),
+    };
+    // The sender has written the Ethernet address of its router, which is not at the last link.
+    let destination = to_host.map(|(host, interface)| (request.address)(host, interface));
+    Ok(Way::Vxlan(VxlanSpec {
+        local,
+        remote,
+        vni: request.path,
+        destination: destination.transpose()?,
+    }))
+}
+
+/// The interfaces where packets of a chain enter the first node and leave the last one, and the
+/// host at which they leave: its name and interface.
+struct Access {
+    ingress: String,
+    egress: String,
+    egress_host: (String, String),
+}
+
+fn find_access_ports(
     chain: &ServiceChain,
     topology: &Topology,
     sections: &[Section],
-) -> Result<(String, String), String> {
+) -> Result<Access, String> {
     let ports = chain.ports.as_ref();
     let hosts = ports.and_then(|ports| {
         let host = |port| Ports::topology_host(port).map(|(_, host)| host);
@@ -229,10 +267,13 @@ fn find_ports(
             ));
         }
     }
-    let access = |host: &str, node: &str| {
-        find_access(topology, host, node).map(|link| topology.interface(node, link))
-    };
-    Ok((access(ingress, &first.node)?, access(egress, &last.node)?))
+    let enters = find_access(topology, ingress, &first.node)?;
+    let leaves = find_access(topology, egress, &last.node)?;
+    Ok(Access {
+        ingress: topology.interface(&first.node, enters),
+        egress: topology.interface(&last.node, leaves),
+        egress_host: (egress.to_owned(), topology.interface(egress, leaves)),
+    })
 }
 
 /// Shares the latency of the contract among the parts.

@@ -6,7 +6,7 @@ use myelin_api::ChainSource;
 use myelin_manager::{Entrance, SpanPlan, SpanRequest, cut, find_route, join, plan, share_latency};
 use myelin_packet::MacAddr;
 use myelin_spec::cut::write_part;
-use myelin_spec::{Objects, Way};
+use myelin_spec::{Objects, VxlanSpec, Way};
 use proptest::prelude::*;
 
 const NODES: usize = 4;
@@ -169,7 +169,7 @@ fn a_plan_names_what_is_missing() {
     objects.topologies[0]
         .links
         .retain(|link| link.name != "n0-n1");
-    fail(&objects, "no links join the nodes `n0` and `n1`");
+    fail(&objects, "no links and no routes join the nodes `n0` and `n1`");
 }
 
 /// The plans of a chain on each of these paths, in a line of nodes.
@@ -301,4 +301,72 @@ fn the_first_part_is_new_where_packets_enter_at_another_place() {
     assert_eq!(name(Some(&at("n0", "eth0", "whole-g1p0"))), "whole-g1p0");
     assert_eq!(name(Some(&at("n1", "eth0", "whole-p0"))), "whole-g2p0");
     assert_eq!(name(Some(&at("n0", "eth7", "whole-p0"))), "whole-g2p0");
+}
+
+/// `h1 - n1 - r1 - s - r2 - n2 - h2`, with a second way from r1 to r2 that is longer.
+fn routed_lab(n1: &str) -> Objects {
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: lab }}\nspec:\n  \
+         hosts: [ h1, h2 ]\n  nodes: [ {n1}, {{ name: n2, address: [ 10.3.0.2/24, 'fd03::2/64' ] }}, n3 ]\n  \
+         routers:\n    - {{ name: r1, addresses: [ [ 10.1.0.254/24, 'fd01::1/64' ], [ 10.2.0.1/24, 'fd02::1/64' ], \
+         10.8.0.1/24 ] }}\n    - {{ name: r2, addresses: [ [ 10.2.0.2/24, 'fd02::2/64' ], \
+         [ 10.3.0.254/24, 'fd03::1/64' ] ] }}\n    - {{ name: r3, addresses: [ 10.8.0.2/24, 10.3.0.253/24 ] }}\n  \
+         switches: [ s, t ]\n  links:\n    - {{ ends: [ h1, n1 ] }}\n    - {{ ends: [ n1, r1 ], delay: 1ms }}\n    \
+         - {{ ends: [ r1, s ], delay: 2ms, back: {{ delay: 7ms }} }}\n    - {{ ends: [ r1, r3 ] }}\n    \
+         - {{ ends: [ s, r2 ], delay: 4ms }}\n    - {{ ends: [ r2, t ] }}\n    - {{ ends: [ r3, t ] }}\n    \
+         - {{ ends: [ t, n2 ], delay: 8ms }}\n    - {{ ends: [ n2, h2 ] }}\n---\n\
+         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: whole }}\nspec:\n  match: {{}}\n  \
+         functions: [ {{ name: a, kind: xor, config: {{ key: 1 }}, node: n1 }}, \
+         {{ name: b, kind: xor, config: {{ key: 2 }}, node: n2 }} ]\n  \
+         ports: {{ ingress: lab/h1, egress: lab/h2 }}\n"
+    );
+    let text = text.replace("'fd03::2/64' ]", "'fd03::2/64' ], gateway: [ 10.3.0.254, 'fd03::1' ]");
+    let text = text.replace("hosts: [ h1, h2 ]", "hosts: [ h1, { name: h2, gateway: 10.3.0.254, address: 10.3.0.9/24 } ]");
+    let source = ChainSource { name: "lab.yaml".to_owned(), text, ..ChainSource::default() };
+    source.parse_objects().unwrap()
+}
+
+#[test]
+fn a_way_over_routers_is_a_tunnel_with_all_its_delays() {
+    let objects = routed_lab("n1");
+    let (chain, topology) = (&objects.chains[0], &objects.topologies[0]);
+    let there = find_route(topology, "n1", "n2").unwrap();
+    assert_eq!(there.delay_ns, 15_000_000);
+    // Both nodes have several links.
+    assert_eq!((&*there.out, &*there.into), ("br0", "br0"));
+    let back = find_route(topology, "n2", "n1").unwrap();
+    assert_eq!(back.delay_ns, 20_000_000);
+    let addresses = there.addresses.map(|pair| pair.map(|own| own.to_string()));
+    assert_eq!(addresses.unwrap(), ["10.1.0.2", "10.3.0.2"]);
+    let planned = plan(&SpanRequest {
+        chain,
+        topology,
+        path: 0x80_0009,
+        replica: 0,
+        generation: 0,
+        previous: None,
+        costs_ns: &[1.0, 1.0],
+        spaces: &[],
+        address: &address,
+    })
+    .unwrap();
+    assert_eq!(planned.links_ns(), 15_000_000);
+    let [first, second] = [0, 1].map(|part: usize| planned.parts[part].1.part.clone().unwrap());
+    let [near, far] = ["10.1.0.2", "10.3.0.2"].map(|text| text.parse().unwrap());
+    let to = first.to.unwrap();
+    assert_eq!(to.interface, "br0");
+    let tunnel = |local, remote, destination| {
+        Way::Vxlan(VxlanSpec { local, remote, vni: 0x80_0009, destination })
+    };
+    assert_eq!(to.way, tunnel(near, far, Some(address("h2", "eth0").unwrap())));
+    assert_eq!(second.from.unwrap().way, tunnel(far, near, None));
+    assert_eq!(planned.parts[1].1.egress.as_deref(), Some("eth1"));
+
+    // Only IPv6 joins both.
+    let objects = routed_lab("{ name: n1, address: 'fd01::2/64' }");
+    let there = find_route(&objects.topologies[0], "n1", "n2").unwrap();
+    let addresses = there.addresses.map(|pair| pair.map(|own| own.to_string()));
+    assert_eq!(addresses.unwrap(), ["fd01::2", "fd03::2"]);
+    let error = find_route(&objects.topologies[0], "n1", "n3").unwrap_err();
+    assert!(error.contains("no links and no routes join"), "{error}");
 }

@@ -66,6 +66,9 @@ pub struct WireHeader {
     pub index: u8,
     /// The tunnel; `None` on the same Ethernet.
     pub tunnel: Option<Tunnel>,
+    /// The new Ethernet destination of the packet's own frame, unless that is a group address.
+    /// Behind routers, no station has the destination that the sender wrote. `None`: it stays.
+    pub destination: Option<MacAddr>,
 }
 
 /// Returns the bytes in front of a packet.
@@ -153,6 +156,7 @@ mod tests {
             path: 0x80_0001,
             index: 253,
             tunnel,
+            destination: None,
         }
     }
 

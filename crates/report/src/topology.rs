@@ -42,12 +42,11 @@ struct Row<'a> {
 
 /// Formats all topologies, one a line.
 pub fn overview(topologies: &[TopologyStatus], width: u16) -> String {
-    let columns: [Column<TopologyStatus>; 6] = [
+    let columns: [Column<TopologyStatus>; 7] = [
         ("topology", |status| status.name.clone()),
-        (">hosts", |status| {
-            (status.hosts.len() - count_nodes(status)).to_string()
-        }),
+        (">hosts", |status| count_hosts(status).to_string()),
         (">nodes", |status| count_nodes(status).to_string()),
+        (">routers", |status| count_routers(status).to_string()),
         (">switches", |status| status.switches.len().to_string()),
         (">links", |status| status.links.len().to_string()),
         ("links down", |status| {
@@ -63,21 +62,31 @@ fn count_nodes(status: &TopologyStatus) -> usize {
     status.hosts.iter().filter(|host| host.is_node).count()
 }
 
+fn count_routers(status: &TopologyStatus) -> usize {
+    status.hosts.iter().filter(|host| host.is_router).count()
+}
+
+/// The hosts that are neither nodes nor routers.
+fn count_hosts(status: &TopologyStatus) -> usize {
+    status.hosts.len() - count_nodes(status) - count_routers(status)
+}
+
 /// Counts the parts of a topology in words.
 pub fn summary(status: &TopologyStatus) -> String {
     let count = |number: usize, one: &str, many: &str| {
         let noun = if number == 1 { one } else { many };
         format!("{number} {noun}")
     };
-    let nodes = count_nodes(status);
-    let of_nodes = match nodes {
+    let if_any = |number: usize, one: &str, many: &str| match number {
         0 => String::new(),
-        _ => format!("{}, ", count(nodes, "node", "nodes")),
+        _ => format!("{}, ", count(number, one, many)),
     };
     format!(
-        "topology {}: {}, {of_nodes}{}, {}",
+        "topology {}: {}, {}{}{}, {}",
         status.name,
-        count(status.hosts.len() - nodes, "host", "hosts"),
+        count(count_hosts(status), "host", "hosts"),
+        if_any(count_nodes(status), "node", "nodes"),
+        if_any(count_routers(status), "router", "routers"),
         count(status.switches.len(), "switch", "switches"),
         count(status.links.len(), "link", "links"),
     )
@@ -96,7 +105,10 @@ fn describe_controller(controller: &ControllerStatus) -> String {
 /// Formats the hosts, switches and links of a topology.
 pub fn details(status: &TopologyStatus, width: u16) -> String {
     let hosts: [Column<TopologyHost>; 4] = [
-        ("host", |host| host.name.clone()),
+        ("host", |host| {
+            let kind = if host.is_router { " (router)" } else { "" };
+            format!("{}{kind}", host.name)
+        }),
         ("addresses", |host| host.addresses.join(", ")),
         ("limits", format_limits),
         ("network namespace", |host| host.netns.clone()),
@@ -242,11 +254,15 @@ pub fn svg(status: &TopologyStatus) -> Result<String, Error> {
     Ok(standalone_svg(&drawn))
 }
 
-/// The addresses of each host, for its line.
+/// The addresses of each host, for its line; of a router with that word.
 fn addresses(status: &TopologyStatus) -> HashMap<&str, String> {
     let hosts = status.hosts.iter();
+    let describe = |host: &TopologyHost| {
+        let kind = if host.is_router { "router " } else { "" };
+        format!("{kind}{}", host.addresses.join(" "))
+    };
     hosts
-        .map(|host| (host.name.as_str(), host.addresses.join(" ")))
+        .map(|host| (host.name.as_str(), describe(host)))
         .collect()
 }
 

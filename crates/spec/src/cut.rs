@@ -186,11 +186,18 @@ fn peer_entries(peer: &PeerSpec) -> Vec<(&'static str, Node)> {
         Way::Ethernet(address) => ("peer", scalar(&address.to_string())),
         Way::Vxlan(vxlan) => (
             "vxlan",
-            map(vec![
-                ("local", scalar(&vxlan.local.to_string())),
-                ("remote", scalar(&vxlan.remote.to_string())),
-                ("vni", scalar(&vxlan.vni.to_string())),
-            ]),
+            map([
+                ("local", Some(scalar(&vxlan.local.to_string()))),
+                ("remote", Some(scalar(&vxlan.remote.to_string()))),
+                ("vni", Some(scalar(&vxlan.vni.to_string()))),
+                (
+                    "destination",
+                    vxlan.destination.map(|mac| scalar(&mac.to_string())),
+                ),
+            ]
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)))
+            .collect()),
         ),
     };
     vec![("interface", scalar(&peer.interface)), way]

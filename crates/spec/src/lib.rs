@@ -83,8 +83,8 @@ pub use shaping::{Limit, Shaping};
 pub use sharing::{SharingMechanism, SharingPolicy, SharingSpec};
 pub use sla::{Enforce, FULL_FRAME, Sla};
 pub use topology::{
-    HostAddress, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, NodeClock, Removal,
-    Topology, TopologyChange,
+    HostAddress, HostRoute, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, NODE_BRIDGE,
+    NodeClock, Removal, Topology, TopologyChange,
 };
 
 use error::{FaultLog, Span};

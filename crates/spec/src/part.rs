@@ -36,6 +36,10 @@ keys! {
         "remote" = TEXT.required();
         /// The VXLAN network identifier.
         "vni" = integer(1, MAX_VNI, "a VXLAN network identifier").required();
+        /// The new Ethernet destination of packets to the neighbour: the station behind the last
+        /// part. Behind routers, no station has the destination that the sender wrote. Packets to
+        /// groups keep theirs. Default: all packets do.
+        "destination" = TEXT;
     }
 }
 
@@ -164,6 +168,9 @@ pub struct VxlanSpec {
     pub remote: IpAddr,
     /// The VXLAN network identifier, 24 bits.
     pub vni: u32,
+    /// The new Ethernet destination of packets to the neighbour; `None`: it stays.
+    #[serde(default)]
+    pub destination: Option<MacAddr>,
 }
 
 impl PeerSpec {
@@ -171,7 +178,17 @@ impl PeerSpec {
     pub fn tunnel(&self) -> Option<Tunnel> {
         match self.way {
             Way::Ethernet(_) => None,
-            Way::Vxlan(VxlanSpec { local, remote, vni }) => Some(Tunnel { local, remote, vni }),
+            Way::Vxlan(VxlanSpec {
+                local, remote, vni, ..
+            }) => Some(Tunnel { local, remote, vni }),
+        }
+    }
+
+    /// The new Ethernet destination of packets to the neighbour; `None`: it stays.
+    pub fn destination(&self) -> Option<MacAddr> {
+        match self.way {
+            Way::Ethernet(_) => None,
+            Way::Vxlan(VxlanSpec { destination, .. }) => destination,
         }
     }
 }
@@ -314,6 +331,8 @@ fn read_vxlan(field: &Field<'_>) -> Option<VxlanSpec> {
     let remote = host("remote", "the address of the neighbour", "10.0.0.1");
     fields.required("vni", "a VXLAN network identifier", "7");
     let vni = fields.read(VXLAN_KEYS, "vni");
+    let destination = fields.get("destination");
+    let destination = destination.and_then(|field| MacAddr::read(&field, &TEXT));
     if field.faults.count() > before {
         return None;
     }
@@ -330,7 +349,12 @@ fn read_vxlan(field: &Field<'_>) -> Option<VxlanSpec> {
             "write the neighbour's address in `remote`",
         );
     }
-    (field.faults.count() == before).then_some(VxlanSpec { local, remote, vni })
+    (field.faults.count() == before).then_some(VxlanSpec {
+        local,
+        remote,
+        vni,
+        destination,
+    })
 }
 
 /// Checks that the positions lie in the whole chain, and that both ends have their neighbours.

@@ -52,7 +52,7 @@ keys! {
         "kind" = ConfigKey::new(ValueType::Choice(&[TOPOLOGY])).required();
         /// Name and owner of the topology.
         "metadata" = ConfigKey::new(ValueType::Map(chain::METADATA_KEYS)).required();
-        /// Hosts, switches and links of the topology.
+        /// Hosts, routers, switches and links of the topology.
         "spec" = ConfigKey::new(ValueType::Map(topology::KEYS)).required();
     }
 }

@@ -90,6 +90,7 @@ fn value(value: ValueType) -> Value {
         ValueType::Text | ValueType::Ports => text(),
         ValueType::Addresses | ValueType::TextOrList => or(text(), list(text())),
         ValueType::Command => list(text()),
+        ValueType::TextLists => list(or(text(), list(text()))),
         ValueType::Ends => {
             let mut ends = list(text());
             (ends["minItems"], ends["maxItems"]) = (json!(2), json!(2));
@@ -103,6 +104,7 @@ fn value(value: ValueType) -> Value {
         | ValueType::Routes(keys)
         | ValueType::Backends(keys)
         | ValueType::Branches(keys)
+        | ValueType::Routers(keys)
         | ValueType::Links(keys) => list(object(keys)),
         ValueType::Hosts(keys) | ValueType::Patterns(keys) => list(or(text(), object(keys))),
         ValueType::Functions(keys) => {

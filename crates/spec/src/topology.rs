@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use myelin_packet::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::error::FileLocation;
@@ -11,8 +12,10 @@ use crate::keys::words::word_enum;
 use crate::openflow::ControllerAddress;
 
 mod change;
+mod routing;
 
 pub use change::{Removal, TopologyChange};
+pub(crate) use routing::{Networks, Segments};
 
 /// Largest number of hosts of a topology, and of switches.
 pub const MAX_NODES: usize = 16_384;
@@ -20,12 +23,19 @@ pub const MAX_NODES: usize = 16_384;
 /// digits.
 pub const MAX_LINKS: usize = 65_535;
 
+/// Largest number of routers of a topology.
+pub const MAX_ROUTERS: usize = 256;
+/// Largest number of networks between the routers of a topology.
+pub const MAX_NETWORKS: usize = 4096;
+/// The bridge of a node with several links, in the node's namespace.
+pub const NODE_BRIDGE: &str = "br0";
+
 /// An emulated network on one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// The name, unique on the node also among chains.
     pub name: String,
-    /// The hosts, in the order of the file, then the nodes.
+    /// The hosts, in the order of the file, then the nodes, then the routers.
     pub hosts: Vec<HostSpec>,
     /// The names of the switches.
     pub switches: Vec<String>,
@@ -40,14 +50,18 @@ pub struct Topology {
 }
 
 /// A host: a network namespace with a link for each end that names it. A node is a host that runs
-/// an agent, and that forwards frames between its links as a switch does.
+/// an agent, and that forwards frames between its links as a switch does. A router is a host that
+/// forwards IP packets between its links.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
     /// The name, unique among hosts and switches.
     pub name: String,
     /// The addresses: of the first link, `eth0`, or of the bridge `br0` of a node with several
-    /// links.
+    /// links. A router has addresses on each link.
     pub addresses: Vec<HostAddress>,
+    /// The routes to other networks. A host has default routes only.
+    #[serde(default)]
+    pub routes: Vec<HostRoute>,
     /// Limits of all programs of the host together.
     pub limits: Limits,
     /// The cores of the host's programs; empty: all cores.
@@ -58,6 +72,9 @@ pub struct HostSpec {
     /// The clock of a node.
     #[serde(default)]
     pub clock: NodeClock,
+    /// Whether the host is a router.
+    #[serde(default)]
+    pub is_router: bool,
 }
 
 /// An address with the length of its network's prefix.
@@ -67,6 +84,18 @@ pub struct HostAddress {
     pub address: IpAddr,
     /// Bits of the network's prefix.
     pub prefix_len: u8,
+    /// The number of the router's link with this address, from 0 on; 0 at all other hosts.
+    #[serde(default)]
+    pub link: usize,
+}
+
+/// A route over a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRoute {
+    /// The destinations.
+    pub prefix: Prefix,
+    /// The next router, in a network of the host.
+    pub gateway: IpAddr,
 }
 
 /// A link between two nodes.
@@ -159,6 +188,26 @@ impl Impairments {
     }
 }
 
+impl HostAddress {
+    /// The interface with the address, at all but nodes with several links.
+    pub fn interface(&self) -> String {
+        format!("eth{}", self.link)
+    }
+
+    /// The network of the address.
+    pub fn network(&self) -> Prefix {
+        Prefix::new(self.address, self.prefix_len).unwrap_or_else(|_| Prefix::host(self.address))
+    }
+}
+
+impl HostSpec {
+    /// Returns the address in whose network another address is.
+    pub fn address_near(&self, other: IpAddr) -> Option<&HostAddress> {
+        let mut addresses = self.addresses.iter();
+        addresses.find(|own| own.network().contains(other))
+    }
+}
+
 impl std::fmt::Display for HostAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix_len)
@@ -179,6 +228,24 @@ impl Topology {
     /// Returns the nodes, in the order of the file.
     pub fn nodes(&self) -> impl Iterator<Item = &HostSpec> {
         self.hosts.iter().filter(|host| host.is_node)
+    }
+
+    /// Returns the routers, in the order of the file.
+    pub fn routers(&self) -> impl Iterator<Item = &HostSpec> {
+        self.hosts.iter().filter(|host| host.is_router)
+    }
+
+    /// Returns the links of a host, node, router or switch, in the order of the file.
+    pub fn links_of(&self, name: &str) -> impl Iterator<Item = &LinkSpec> {
+        let links = self.links.iter();
+        links.filter(move |link| link.ends.iter().any(|end| end == name))
+    }
+
+    /// Returns the interface with the addresses of a host or node: `eth0`, or the bridge of a node
+    /// with several links.
+    pub fn address_interface(&self, host: &str) -> &'static str {
+        let is_bridged = self.node(host).is_some() && self.links_of(host).nth(1).is_some();
+        if is_bridged { NODE_BRIDGE } else { "eth0" }
     }
 
     /// Returns the topology with all other nodes as switches: they forward frames, and run no

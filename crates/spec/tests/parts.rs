@@ -49,18 +49,21 @@ fn a_middle_part_has_two_neighbours_and_takes_all_their_packets() {
     let chain = chain(
         "  part:\n    path: 16777215\n    first: 2\n    length: 254\n    \
          from: { interface: eth1, vxlan: { local: 10.0.0.2, remote: 10.0.0.1, vni: 7 } }\n    \
-         to: { interface: eth1, vxlan: { local: 2001:db8::2, remote: 2001:db8::3, vni: 0xffffff } }\n",
+         to: { interface: eth1, vxlan: { local: 2001:db8::2, remote: 2001:db8::3, vni: 0xffffff, \
+         destination: \"02:00:00:00:00:08\" } }\n",
     );
-    let vxlan = |local: &str, remote: &str, vni| {
+    let vxlan = |local: &str, remote: &str, vni, destination: Option<&str>| {
         Some(Way::Vxlan(VxlanSpec {
             local: local.parse().unwrap(),
             remote: remote.parse().unwrap(),
             vni,
+            destination: destination.map(|mac| mac.parse().unwrap()),
         }))
     };
     let way = |peer: Option<&PeerSpec>| peer.map(|peer| peer.way);
-    assert_eq!(way(chain.from()), vxlan("10.0.0.2", "10.0.0.1", 7));
-    let to = vxlan("2001:db8::2", "2001:db8::3", 0xff_ffff);
+    assert_eq!(way(chain.from()), vxlan("10.0.0.2", "10.0.0.1", 7, None));
+    let host = Some("02:00:00:00:00:08");
+    let to = vxlan("2001:db8::2", "2001:db8::3", 0xff_ffff, host);
     assert_eq!(way(chain.to()), to);
     assert_eq!(chain.matches, Match::default());
     let ports = chain.ports.unwrap();

@@ -143,3 +143,91 @@ fn keys_of_placement_are_read() {
     assert_eq!(function.anti_affinity.as_deref(), Some("copies"));
     assert!(chain.is_over_nodes());
 }
+
+/// Two segments behind `r1`, a third one behind `r2`, and a way of `r3` around `r2`.
+const ROUTED: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: Topology
+metadata: { name: routed }
+spec:
+  hosts: [ h1, { name: h2, gateway: GATEWAY, address: [ 10.2.0.7/24, 'fd02::7/64' ] }, h3, h4 ]
+  nodes: [ n1, { name: n2, address: 10.3.0.2/24 } ]
+  routers:
+    - { name: r1, addresses: [ 10.1.0.254/24, [ 10.2.0.254/24, 'fd02::254/64' ] ] }
+    - { name: r2, addresses: [ [ 10.2.0.253/24, 'fd02::253/64' ], [ 10.3.0.254/24, 'fd03::1/64' ] ] }
+    - { name: r3, addresses: [ 10.3.0.253/24, 10.4.0.1/30 ] }
+  switches: [ s1, s2 ]
+  links:
+    - { ends: [ h1, n1 ] }
+    - { ends: [ n1, r1 ] }
+    - { ends: [ r1, s1 ] }
+    - { ends: [ r2, s1 ] }
+    - { ends: [ h2, s1 ] }
+    - { ends: [ r2, s2 ] }
+    - { ends: [ r3, s2 ] }
+    - { ends: [ n2, s2 ] }
+    - { ends: [ r3, h3 ] }
+";
+
+/// Several routers are beside h2 and n2, so both have a `gateway`.
+fn routed_text(gateway_of_h2: &str) -> String {
+    let text = ROUTED.replace("10.3.0.2/24", "10.3.0.2/24, gateway: 10.3.0.254");
+    text.replace("GATEWAY", gateway_of_h2)
+}
+
+#[test]
+fn hosts_and_routers_get_their_routes() {
+    let text = routed_text("[ 10.2.0.253, 'fd02::254' ]");
+    let routed = &parse(&text)[0];
+    let routes = |name: &str| {
+        let routes = routed.host(name).unwrap().routes.iter();
+        let routes = routes.map(|route| format!("{} {}", route.prefix, route.gateway));
+        routes.collect::<Vec<_>>().join(", ")
+    };
+    let addresses = |name: &str| {
+        let addresses = routed.host(name).unwrap().addresses.iter();
+        let addresses = addresses.map(ToString::to_string);
+        addresses.collect::<Vec<_>>().join(", ")
+    };
+    // The node forwards frames, so h1 is in the network of r1.
+    assert_eq!(addresses("h1"), "10.1.0.1/24");
+    assert_eq!(addresses("n1"), "10.1.0.2/24");
+    assert_eq!(addresses("h3"), "10.4.0.2/30");
+    assert_eq!(addresses("h4"), "10.0.0.1/8", "beside no router");
+    assert_eq!(routes("h1"), "0.0.0.0/0 10.1.0.254");
+    assert_eq!(routes("h2"), "0.0.0.0/0 10.2.0.253, ::/0 fd02::254");
+    assert_eq!(routes("n2"), "0.0.0.0/0 10.3.0.254");
+    assert_eq!(routes("h3"), "0.0.0.0/0 10.4.0.1");
+    assert_eq!(routes("h4"), "");
+    assert_eq!(routes("r1"), "10.3.0.0/24 10.2.0.253, 10.4.0.0/30 10.2.0.253, fd03::/64 fd02::253");
+    assert_eq!(routes("r2"), "10.1.0.0/24 10.2.0.254, 10.4.0.0/30 10.3.0.253");
+    assert_eq!(routes("r3"), "10.2.0.0/24 10.3.0.254, 10.1.0.0/24 10.3.0.254");
+    let links: Vec<usize> = routed.host("r2").unwrap().addresses.iter().map(|own| own.link).collect();
+    assert_eq!(links, [0, 0, 1, 1]);
+    assert_eq!(routed.address_interface("n1"), "br0");
+    assert_eq!(routed.address_interface("n2"), "eth0");
+}
+
+/// h2 names one of its two gateways of IPv4. The other family still needs a choice.
+#[test]
+fn each_family_needs_one_gateway() {
+    for (given, gateway) in [("10.2.0.253", "fd02::254"), ("'fd02::253'", "10.2.0.254")] {
+        let text = routed_text(given);
+        let errors = parse_objects(&text, &Source::new("a.yaml"), &NoFiles).unwrap_err();
+        let error = errors.to_string();
+        assert!(error.contains("the routers `r1` and `r2` are in the network"), "{error}");
+        assert!(error.contains(&format!("`gateway: {gateway}`")), "{error}");
+    }
+}
+
+/// Routers end broadcasts, so links over them may form a loop.
+#[test]
+fn a_loop_over_a_router_is_no_loop() {
+    let text = "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: { name: loop }\nspec:\n  \
+                hosts: [ h1 ]\n  routers: [ { name: r1, addresses: [ 10.1.0.1/24, 10.2.0.1/24 ] }, \
+                { name: r2, addresses: [ 10.1.0.2/24, 10.2.0.2/24 ] } ]\n  switches: [ s1, s2 ]\n  \
+                links: [ { ends: [ r1, s1 ] }, { ends: [ r1, s2 ] }, { ends: [ r2, s1 ] }, { ends: [ r2, s2 ] } ]\n";
+    let topologies = parse(text);
+    assert_eq!(topologies[0].routers().count(), 2);
+    assert!(topologies[0].routers().all(|router| router.routes.is_empty()));
+}

@@ -57,10 +57,12 @@ class Switch(Node):
 class Host(Node, Machine):
     """A host: a network namespace. Programs run there as on a machine of their own."""
 
+    _part = "hosts[]"
+
     def __init__(self, network: Network, name: str, keys: dict[str, Any]) -> None:
         super().__init__(network, name)
         self.keys = {key: value for key, value in keys.items() if value is not None}
-        _schema.check_part("Topology", "hosts[]", self.to_keys(), f"Host `{name}`")
+        _schema.check_part("Topology", self._part, self.to_keys(), f"{type(self).__name__} `{name}`")
 
     def to_keys(self) -> dict[str, Any]:
         """Returns the element of `spec.hosts` or `spec.nodes` of a file. A running host writes the addresses that it has."""
@@ -136,6 +138,16 @@ class Host(Node, Machine):
 
 class AgentHost(Host):
     """A node of chains: a host that runs an agent and forwards frames between its links."""
+
+
+class Router(Host):
+    """A router: a host that forwards IP packets between its links, with addresses on each."""
+
+    _part = "routers[]"
+
+    def to_keys(self) -> dict[str, Any]:
+        """Returns the element of `spec.routers` of a file."""
+        return {"name": self.name, **self.keys}
 
 
 class Link:

@@ -16,7 +16,7 @@ from .chain import Chain, draw, read_documents
 from .client import Client, Lease
 from .documents import API_VERSION, Document, to_text
 from .errors import ArgumentError, FailedError, FileError, bad_argument
-from .host import AgentHost, Host, Link, Node, Switch
+from .host import AgentHost, Host, Link, Node, Router, Switch
 from .measuring import Target
 from .results import Iperf, Ping, Pings
 
@@ -25,8 +25,8 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 AnyHost = Union[Host, str]
 
 
-def _host_keys(address: Any, cpu: Any, memory: Any, cpus: Any) -> dict[str, Any]:
-    keys = {"address": address, "cpu": cpu, "memory": memory, "cpus": cpus}
+def _host_keys(address: Any, gateway: Any, cpu: Any, memory: Any, cpus: Any) -> dict[str, Any]:
+    keys = {"address": address, "gateway": gateway, "cpu": cpu, "memory": memory, "cpus": cpus}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
 
 
@@ -66,20 +66,23 @@ class Network:
         name: str,
         *,
         address: Union[str, Sequence[str], None] = None,
+        gateway: Union[str, Sequence[str], None] = None,
         cpu: Optional[str] = None,
         memory: Optional[str] = None,
         cpus: Union[str, int, Sequence[Union[str, int]], None] = None,
     ) -> Host:
-        """Adds a host. `address`: with its prefix length, default the next free one of 10.0.0.0/8. `cpu` ("0.5cores"),
+        """Adds a host. `address`: with its prefix length, default the next free one of 10.0.0.0/8, or beside a router of
+        the router's network. `gateway`: of the default route, default the only router beside the host. `cpu` ("0.5cores"),
         `memory` ("256MiB") and `cpus` ("0-1") limit the host's programs together.
         """
-        return self._add(Host(self, name, _host_keys(address, cpu, memory, cpus)))
+        return self._add(Host(self, name, _host_keys(address, gateway, cpu, memory, cpus)))
 
     def add_node(
         self,
         name: str,
         *,
         address: Union[str, Sequence[str], None] = None,
+        gateway: Union[str, Sequence[str], None] = None,
         cpu: Optional[str] = None,
         memory: Optional[str] = None,
         cpus: Union[str, int, Sequence[Union[str, int]], None] = None,
@@ -88,7 +91,15 @@ class Network:
         no node.
         """
         self._require_stopped("add_node")
-        return self._add(AgentHost(self, name, _host_keys(address, cpu, memory, cpus)))
+        return self._add(AgentHost(self, name, _host_keys(address, gateway, cpu, memory, cpus)))
+
+    def add_router(self, name: str, addresses: Sequence[Union[str, Sequence[str]]]) -> Router:
+        """Adds a router: a host that forwards IP packets between its links. `addresses`: for each of its links, in their
+        order, an address with its prefix length ("10.1.0.254/24"), or several. A running network gets no router.
+        """
+        self._require_stopped("add_router")
+        listed = [address if isinstance(address, str) else list(address) for address in addresses]
+        return self._add(Router(self, name, {"addresses": listed}))
 
     def add_switch(self, name: str, *, openflow: Optional[str] = None) -> Switch:
         """Adds a switch. `openflow`: the address of its controller, "tcp:HOST:PORT", "tcp:IP:PORT" or "unix:PATH"."""
@@ -182,13 +193,18 @@ class Network:
 
     @property
     def hosts(self) -> list[Host]:
-        """The hosts, in their order, without the nodes of chains."""
-        return [node for node in self._nodes.values() if isinstance(node, Host) and not isinstance(node, AgentHost)]
+        """The hosts, in their order, without the nodes of chains and the routers."""
+        return [node for node in self._nodes.values() if isinstance(node, Host) and not isinstance(node, (AgentHost, Router))]
 
     @property
     def nodes(self) -> list[AgentHost]:
         """The nodes of chains, in their order."""
         return [node for node in self._nodes.values() if isinstance(node, AgentHost)]
+
+    @property
+    def routers(self) -> list[Router]:
+        """The routers, in their order."""
+        return [node for node in self._nodes.values() if isinstance(node, Router)]
 
     @property
     def switches(self) -> list[Switch]:
@@ -359,6 +375,8 @@ class Network:
         spec: dict[str, Any] = {"hosts": [host.to_keys() for host in self.hosts]}
         if self.nodes:
             spec["nodes"] = [node.to_keys() for node in self.nodes]
+        if self.routers:
+            spec["routers"] = [router.to_keys() for router in self.routers]
         if self.switches:
             spec["switches"] = [switch.to_keys() for switch in self.switches]
         if self.links:
@@ -393,6 +411,8 @@ class Network:
             for keys in spec.get(kind, []):
                 described = keys if isinstance(keys, dict) else {"name": str(keys)}
                 add(**{**described, "name": str(described["name"])})
+        for keys in spec.get("routers", []):
+            network.add_router(str(keys["name"]), keys["addresses"])
         for switch in spec.get("switches", []):
             described = switch if isinstance(switch, dict) else {"name": str(switch)}
             network.add_switch(**{**described, "name": str(described["name"])})
@@ -412,7 +432,10 @@ class Network:
         status = network.read_status()
         network._status = None  # Additions describe what runs already.
         for host in status.hosts:
-            network.add_node(host.name) if host.is_node else network.add_host(host.name)
+            if host.is_router:
+                network.add_router(host.name, host.addresses)
+            else:
+                network.add_node(host.name) if host.is_node else network.add_host(host.name)
         for switch in status.switches:
             controller = switch.controller
             network.add_switch(switch.name, openflow=controller.address if controller else None)

@@ -183,7 +183,9 @@ fn open_arrival(
         index,
         neighbour: match from.way {
             Way::Ethernet(mac) => Neighbour::Ethernet(mac),
-            Way::Vxlan(VxlanSpec { local, remote, vni }) => {
+            Way::Vxlan(VxlanSpec {
+                local, remote, vni, ..
+            }) => {
                 Neighbour::Vxlan(Tunnel { local, remote, vni })
             }
         },

@@ -6,6 +6,8 @@
 mod hosts;
 mod openflow;
 
+pub(super) use hosts::routes_of;
+
 use std::collections::{BTreeMap, HashMap};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -66,7 +66,7 @@ impl Network {
         self.shrink(growth, &grown)
     }
 
-    /// Refuses additions to nodes and OpenFlow switches: their programs start with the topology.
+    /// Refuses additions to nodes, routers and OpenFlow switches, which start with the topology.
     fn check_growth(&self, grown: &Topology) -> std::result::Result<(), String> {
         let mut new_hosts = grown.hosts.iter().skip(self.topology.hosts.len());
         if let Some(node) = new_hosts.find(|host| host.is_node) {
@@ -75,11 +75,23 @@ impl Network {
                 self.topology.name, node.name
             ));
         }
+        let mut new_hosts = grown.hosts.iter().skip(self.topology.hosts.len());
+        if let Some(router) = new_hosts.find(|host| host.is_router) {
+            return Err(format!(
+                "a running topology gets no router: `myelin down {}` first, or remove `{}`",
+                self.topology.name, router.name
+            ));
+        }
         let new_links = grown.links.iter().skip(self.topology.links.len());
         let mut ends = new_links.flat_map(|link| &link.ends);
-        if let Some(node) = ends.find(|end| grown.node(end).is_some()) {
+        let fixed = |name: &str| {
+            let host = grown.host(name)?;
+            let kinds = [(host.is_node, "node"), (host.is_router, "router")];
+            kinds.into_iter().find(|(is_one, _)| *is_one)
+        };
+        if let Some((end, (_, kind))) = ends.find_map(|end| Some((end, fixed(end)?))) {
             return Err(format!(
-                "the running node `{node}` gets no new link: `myelin down {}` first",
+                "the running {kind} `{end}` gets no new link: `myelin down {}` first",
                 self.topology.name
             ));
         }

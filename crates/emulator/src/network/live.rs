@@ -5,8 +5,9 @@ use myelin_linux::link::{self, LinkId};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 
-use myelin_spec::Impairments;
+use myelin_spec::{HostAddress, Impairments, NODE_BRIDGE};
 
+use super::build::routes_of;
 use super::{Attachment, Network, NetworkError};
 
 impl Network {
@@ -32,15 +33,22 @@ impl Network {
         let joints = ends.iter().filter_map(|end| self.joint_of(end.at));
         let requests: Vec<_> = [changed].into_iter().chain(joints).map(set).collect();
         let apply = || -> myelin_linux::Result<()> {
-            let mut netlink = match end.at {
-                _ if wire.is_some() => Netlink::open()?,
-                Attachment::Switch { .. } => Netlink::open()?,
-                Attachment::Host(host) => {
-                    let host = &self.topology.hosts[host].name;
-                    Netlink::open_in(&Netns::open(&self.names.netns(host))?)?
-                }
+            let host = match end.at {
+                Attachment::Host(host) if wire.is_none() => &self.topology.hosts[host],
+                _ => return Netlink::open()?.apply(requests),
             };
-            netlink.apply(requests)
+            // The kernel has forgotten the routes over an interface of a host that was down.
+            let is_here = |own: &HostAddress| is_up && own.interface() == end.link.name;
+            let interface = |own: &HostAddress| is_here(own).then_some(&end.link);
+            // A node with several links keeps its routes: its bridge stays up.
+            let is_bridged = self.topology.address_interface(&host.name) == NODE_BRIDGE;
+            let routes = if is_bridged {
+                Vec::new()
+            } else {
+                routes_of(host, &interface)
+            };
+            let netns = Netns::open(&self.names.netns(&host.name))?;
+            Netlink::open_in(&netns)?.apply(requests.into_iter().chain(routes))
         };
         apply().map_err(|error| self.failed(error))?;
         self.links[number].is_down = !is_up;

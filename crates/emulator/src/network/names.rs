@@ -16,8 +16,6 @@ pub struct Run<'a> {
 
 /// The interface of a host's first link, which has the host's addresses.
 pub(super) const FIRST_INTERFACE: &str = "eth0";
-/// The bridge of a node with several links, in the node's namespace.
-pub(super) const NODE_BRIDGE: &str = "br0";
 
 /// The names of one topology.
 #[derive(Debug, Clone)]

@@ -7,6 +7,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::{Error, Result, address};
 use myelin_spec::{HostSpec, LinkSpec, Removal};
 
+use super::build::routes_of;
 use super::names::{FIRST_INTERFACE, Side};
 use super::{Attachment, LinkEnd, LinkEnds, Network, NetworkError, Switch};
 
@@ -78,7 +79,8 @@ impl Network {
             let netns = Netns::open(&self.names.netns(&host.name))?;
             let addresses = host.addresses.iter();
             let add = addresses.map(|own| address::add(link, own.address, own.prefix_len));
-            Netlink::open_in(&netns)?.apply(add)
+            let routes = routes_of(host, &|_| Some(link));
+            Netlink::open_in(&netns)?.apply(add.chain(routes))
         };
         moved.filter_map(|moved| add(moved).err()).collect()
     }

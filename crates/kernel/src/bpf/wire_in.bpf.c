@@ -216,13 +216,33 @@ static __always_inline int receive(hook_ctx *ctx, __u32 family, __u32 tunnel)
 	return bpf_redirect(part->near, 0);
 }
 
-/* A frame to another station: a bridge of this node may forward it to another node, but never for
- * users, who could forge frames of the neighbour. */
-static __always_inline int pass_on(const hook_ctx *ctx)
+/* Whether the frame has NSH behind `tunnel` bytes of headers. `tunnel` is a constant. */
+static __always_inline bool has_nsh_behind(hook_ctx *ctx, __u32 tunnel)
+{
+	const void *data = frame(ctx, tunnel + sizeof(struct encapsulation));
+	const struct encapsulation *nsh = data + tunnel;
+
+	return data && nsh->ethernet.h_proto == bpf_htons(ETH_P_NSH);
+}
+
+static __always_inline bool has_nsh(hook_ctx *ctx)
+{
+	__u32 protocol = ctx->protocol;
+
+	if (protocol == bpf_htons(ETH_P_IP) && is_vxlan(ctx, FAMILY_IPV4))
+		return has_nsh_behind(ctx, sizeof(struct tunnel4));
+	if (protocol == bpf_htons(ETH_P_IPV6) && is_vxlan(ctx, FAMILY_IPV6))
+		return has_nsh_behind(ctx, sizeof(struct tunnel6));
+	return protocol == bpf_htons(ETH_P_NSH);
+}
+
+/* A frame to another station: a bridge of this node may forward it to another node or to the
+ * node itself, but never for users, who could forge frames of the neighbour. */
+static __always_inline int pass_on(hook_ctx *ctx)
 {
 	__u32 user_port = USER_PORT;
 
-	if (ctx->protocol == bpf_htons(ETH_P_NSH) && bpf_map_lookup_elem(&parts, &user_port))
+	if (bpf_map_lookup_elem(&parts, &user_port) && has_nsh(ctx))
 		return drop_and_count(ctx, WIRE_UNKNOWN);
 	return HOOK_PASS;
 }

@@ -33,6 +33,8 @@ const volatile struct wire_out {
 struct wire_header {
 	__u32 is_resolved;
 	__u32 bytes[LONGEST_WIRE_HEADER / sizeof(__u32)];
+	__u32 has_destination;
+	__u8 destination[8]; /* the packet's new Ethernet destination, and two unused bytes */
 };
 
 _Static_assert(LONGEST_WIRE_HEADER % sizeof(__u32) == 0, "copied in words");
@@ -102,7 +104,9 @@ static __always_inline bool encapsulate(hook_ctx *ctx, const struct wire_header 
 	__u32 *words = data;
 	struct encapsulation *nsh = data + tunnel;
 
-	if (data + size + 2 > data_end)
+	struct ethhdr *inner = data + size;
+
+	if ((void *)(inner + 1) > data_end)
 		return false;
 	/* The size is no multiple of four: the first two bytes of the packet stay. */
 	for (__u32 i = 0; i < size / sizeof(__u32); i++)
@@ -110,6 +114,8 @@ static __always_inline bool encapsulate(hook_ctx *ctx, const struct wire_header 
 	if (size % sizeof(__u32))
 		*(__u16 *)(words + size / sizeof(__u32)) =
 			*(const __u16 *)(header->bytes + size / sizeof(__u32));
+	if (header->has_destination && !(inner->h_dest[0] & 1))
+		__builtin_memcpy(inner->h_dest, header->destination, ETH_ALEN);
 	nsh->base = bpf_htonl(NSH_BASE | ttl << 22);
 	if (stamp_ns) {
 		nsh->stamp_high = bpf_htonl(stamp_ns >> 32);

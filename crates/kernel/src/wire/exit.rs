@@ -20,7 +20,8 @@ use crate::{Error, Hook, lock};
 const OUT_LINES: u32 = 3;
 
 /// Bytes of `struct wire_header`: a word that says whether the headers are valid, and the headers.
-const HEADER_ENTRY: usize = size_of::<u32>() + LONGEST_HEADER;
+/// Then a word that says whether the packet gets another destination, and that destination.
+const HEADER_ENTRY: usize = size_of::<u32>() + LONGEST_HEADER + size_of::<u32>() + 8;
 
 /// `struct wire_out`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -168,9 +169,14 @@ impl WireExit {
     pub fn set_header(&self, header: Option<&WireHeader>) -> Result<(), Error> {
         let mut entry = [0; HEADER_ENTRY];
         if let Some(header) = header {
-            let (is_resolved, bytes) = entry.split_at_mut(size_of::<u32>());
+            let (is_resolved, rest) = entry.split_at_mut(size_of::<u32>());
             is_resolved.copy_from_slice(&1_u32.to_ne_bytes());
+            let (bytes, rest) = rest.split_at_mut(LONGEST_HEADER);
             bytes.copy_from_slice(&header.bytes().0);
+            if let Some(destination) = header.destination {
+                rest[..4].copy_from_slice(&1_u32.to_ne_bytes());
+                rest[4..10].copy_from_slice(&destination.0);
+            }
         }
         let headers = ("headers", "set the headers of a part's frames in");
         put(&self.headers, headers, &[0; 4], &entry)
@@ -215,5 +221,8 @@ mod tests {
         );
         let (size, members) = crate::tests::layout(&WIRE_OUT, "wire_header");
         assert_eq!((size, members["bytes"]), (HEADER_ENTRY, 4));
+        let place = 4 + LONGEST_HEADER;
+        assert_eq!(members["has_destination"], place);
+        assert_eq!(members["destination"], place + 4);
     }
 }

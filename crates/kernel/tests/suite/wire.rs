@@ -45,6 +45,7 @@ fn header(tunnel: Option<Tunnel>) -> WireHeader {
         path: PATH,
         index: INDEX,
         tunnel,
+        destination: None,
     }
 }
 
@@ -97,7 +98,8 @@ impl Arrival {
         let is_to_host = frame[..6] == [0; 6];
         let is_to_group = frame[0] & 1 == 1;
         if !is_to_host && !is_to_group {
-            let is_forged = self.users.is_some() && frame[12..14] == [0x89, 0x4f];
+            let has_nsh = !matches!(receive(frame), Err(Refused::Other));
+            let is_forged = self.users.is_some() && has_nsh;
             let unknown: ReadCount = |drops| drops.unknown.packets;
             return if is_forged {
                 (drop, Some(unknown))
@@ -309,6 +311,19 @@ fn packets_leave_with_the_headers_that_the_next_node_expects() {
             assert_eq!(exit.counters().sent.packets, sent);
         }
         assert!(sent > 15, "{sent}");
+        // Behind routers, packets to one station get the destination of the last link.
+        let to_host = WireHeader {
+            destination: Some(MacAddr([2, 0, 0, 0, 0, 8])),
+            ..header
+        };
+        exit.set_header(Some(&to_host)).unwrap();
+        let mut to_group = inner.clone();
+        to_group[0] |= 1;
+        for inner in [&inner, &to_group] {
+            let frame = run(inner).frame;
+            let start = header_len(tunnel.as_ref());
+            assert_eq!(frame[start..], complete(&to_host, inner)[start..]);
+        }
         let longest = vec![0; 1514 - header_len(tunnel.as_ref())];
         assert_eq!(run(&longest).verdict, Hook::Xdp.pass());
         assert_eq!(

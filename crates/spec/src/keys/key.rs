@@ -127,6 +127,8 @@ pub enum ValueType {
     Text,
     /// A text, or a list of texts. The key's meaning describes their form.
     TextOrList,
+    /// A list of texts and lists of texts. The key's meaning describes their form.
+    TextLists,
     /// A mapping with these keys.
     Map(&'static [ConfigKey]),
     /// A mapping with any keys.
@@ -137,6 +139,8 @@ pub enum ValueType {
     Functions(&'static [ConfigKey]),
     /// The hosts or switches of a topology, each a name or a mapping with these keys.
     Hosts(#[serde(skip)] &'static [ConfigKey]),
+    /// The routers of a topology, each a mapping with these keys.
+    Routers(#[serde(skip)] &'static [ConfigKey]),
     /// The links of a topology, each a mapping with these keys.
     Links(#[serde(skip)] &'static [ConfigKey]),
     /// The next parts of a part, each a mapping with these keys.
@@ -156,6 +160,7 @@ impl ValueType {
             | Self::Backends(keys)
             | Self::Patterns(keys)
             | Self::Hosts(keys)
+            | Self::Routers(keys)
             | Self::Links(keys)
             | Self::Branches(keys)
             | Self::Functions(keys) => ("[]", keys),
@@ -190,8 +195,10 @@ impl fmt::Display for ValueType {
             Self::Memory => "256MiB, 1GiB",
             Self::Text => "text",
             Self::TextOrList => "text, or a list",
+            Self::TextLists => "list of texts or lists",
             Self::Functions(_) => "list of functions",
             Self::Hosts(_) => "list of names or mappings",
+            Self::Routers(_) => "list of routers",
             Self::Links(_) => "list of links",
             Self::Branches(_) => "list of next parts",
             Self::Ends => "list of two names",

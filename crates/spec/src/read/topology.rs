@@ -1,46 +1,22 @@
 //! Reads a `Topology`.
 
+mod hosts;
+mod networks;
 mod switches;
 
-use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::HashMap;
 
 use super::chain;
-use crate::isolation::Limits;
-use crate::keys::address::is_host;
-use crate::keys::cores::read_cores;
 use crate::keys::field::{Field, Fields};
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, integer, keys, name, read_percent};
 use crate::printable::Printable;
 use crate::topology::{
-    HostAddress, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, MAX_LINKS, MAX_NODES,
-    NodeClock, Topology, default_name,
+    Impairments, LinkEmulation, LinkSpec, Loss, MAX_LINKS, Topology, default_name,
 };
 use crate::units;
 
 /// Longest delay of a link. Longer delays are mistakes in the unit.
 const MAX_DELAY_NS: u64 = 10_000_000_000;
-
-keys! {
-    /// Keys of a host or node.
-    HOST_KEYS {
-        /// The name, unique among the hosts, nodes and switches.
-        "name" = TEXT.required();
-        /// The address with its prefix length, or a list of addresses: of the first link, eth0, or
-        /// of the bridge br0 of a node with several links. Default: the next free address of
-        /// 10.0.0.0/8, from 10.0.0.1/8 on.
-        "address" = ConfigKey::new(ValueType::TextOrList);
-        /// The processor time of all its programs together: 10m to 4096cores.
-        "cpu" = ConfigKey::new(ValueType::Cpu);
-        /// The memory of all its programs together: at least 16MiB.
-        "memory" = ConfigKey::new(ValueType::Memory);
-        /// The cores of its programs: a number, a range FROM-TO, or a list of both.
-        "cpus" = ConfigKey::new(ValueType::TextOrList);
-        /// The clock of a node: shared with the other nodes of the machine, or its own, as on a
-        /// machine of its own.
-        "clock" = NodeClock::KEY.with_default("shared");
-    }
-}
 
 keys! {
     /// Keys of a loss in bursts.
@@ -71,7 +47,7 @@ keys! {
 keys! {
     /// Keys of a link.
     LINK_KEYS {
-        /// The two hosts, nodes or switches that the link joins.
+        /// The two hosts, nodes, routers or switches that the link joins.
         "ends" = ConfigKey::new(ValueType::Ends).required();
         /// The name. Default: the names of both ends, A-B. Two links between the same ends need
         /// names.
@@ -98,14 +74,16 @@ keys! {
     /// Keys of `spec`.
     KEYS {
         /// The hosts: each a name, or a mapping.
-        "hosts" = ConfigKey::new(ValueType::Hosts(HOST_KEYS)).required();
+        "hosts" = ConfigKey::new(ValueType::Hosts(hosts::HOST_KEYS)).required();
         /// The nodes: hosts that each run an agent and forward frames between their links. Each is
         /// a name, or a mapping.
-        "nodes" = ConfigKey::new(ValueType::Hosts(HOST_KEYS));
+        "nodes" = ConfigKey::new(ValueType::Hosts(hosts::HOST_KEYS));
+        /// The routers: hosts that forward IP packets between their links.
+        "routers" = ConfigKey::new(ValueType::Routers(hosts::ROUTER_KEYS));
         /// The switches: each a name, or a mapping.
         "switches" = ConfigKey::new(ValueType::Hosts(switches::SWITCH_KEYS));
-        /// The links between hosts, nodes and switches. Links between nodes and switches form no
-        /// loop.
+        /// The links between hosts, nodes, routers and switches. Links between nodes and switches
+        /// form no loop; a router ends a loop.
         "links" = ConfigKey::new(ValueType::Links(LINK_KEYS));
     }
 }
@@ -119,7 +97,8 @@ pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
     let spec = top.required("spec", "hosts, switches and links", example)?;
     let fields = spec.mapping(KEYS)?;
     let mut names = Names::default();
-    let hosts = read_all_hosts(&fields, &mut names);
+    let hosts = hosts::read_all(&fields, &mut names);
+    let (hosts, places): (Vec<_>, Vec<_>) = hosts.into_iter().unzip();
     let switches = switches::read(&fields, &hosts, &mut names);
     let mut topology = Topology {
         name: String::new(),
@@ -129,14 +108,14 @@ pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
         links: Vec::new(),
         place: faults.place(top.span),
     };
-    give_default_addresses(&mut topology.hosts);
     read_links(&fields, &names, &mut topology);
+    networks::complete(&mut topology, &places);
     let metadata = metadata?;
     (topology.name, topology.place) = (metadata.name, metadata.place);
     (faults.count() == before).then_some(topology)
 }
 
-/// The names of hosts, nodes and switches, each with its line, and whether it forwards frames.
+/// The names of hosts, nodes, routers and switches, each with its line, and whether it forwards frames.
 #[derive(Default)]
 struct Names(HashMap<String, (usize, bool)>);
 
@@ -153,7 +132,7 @@ impl Names {
         if is_known {
             field.fault(
                 format!("the name `{name}` was already given on line {first}"),
-                "names that differ, also between hosts, nodes and switches",
+                "names that differ, also between hosts, nodes, routers and switches",
                 "rename one of the two",
             );
         }
@@ -172,138 +151,6 @@ fn elements<'a>(field: &Field<'a>, what: &str, max: usize) -> Vec<Field<'a>> {
         return Vec::new();
     }
     elements
-}
-
-/// Reads the hosts, then the nodes.
-fn read_all_hosts(spec: &Fields<'_>, names: &mut Names) -> Vec<HostSpec> {
-    let mut addresses = HashMap::new();
-    let mut hosts = Vec::new();
-    let of_hosts = spec.required("hosts", "the hosts", "[ h1, h2 ]");
-    for (field, is_node) in [(of_hosts, false), (spec.get("nodes"), true)] {
-        let Some(field) = field else {
-            continue;
-        };
-        let what = if is_node { "nodes" } else { "hosts" };
-        for element in elements(&field, what, MAX_NODES) {
-            let host = if element.is_mapping() {
-                element
-                    .mapping(HOST_KEYS)
-                    .filter(|fields| is_node || has_no_clock(fields))
-                    .and_then(|fields| read_host(&fields, &mut addresses))
-            } else {
-                name::read_label(&element).map(|name| HostSpec {
-                    name,
-                    ..HostSpec::default()
-                })
-            };
-            if let Some(host) = host {
-                names.add(&host.name, is_node, &element);
-                hosts.push(HostSpec { is_node, ..host });
-            }
-        }
-    }
-    hosts
-}
-
-/// Logs a fault for the clock of a host: only nodes stamp packets.
-fn has_no_clock(fields: &Fields<'_>) -> bool {
-    let Some(field) = fields.get("clock") else {
-        return true;
-    };
-    field.fault(
-        "the clock of a host has no effect: only nodes stamp packets",
-        "no `clock` at a host",
-        "remove `clock`, or move the host to `nodes`",
-    );
-    false
-}
-
-/// Reads a host. `taken` has the addresses of earlier hosts with their names.
-fn read_host(fields: &Fields<'_>, taken: &mut HashMap<IpAddr, String>) -> Option<HostSpec> {
-    let name = name::read_required(fields, "name", "h1");
-    let limits = Limits::from_fields(fields);
-    let cpus = fields.get("cpus").map(|field| read_cpus(&field));
-    let cpus = cpus.unwrap_or_default();
-    if let (Some(cpu), Some(field)) = (limits.cpu_millicores, fields.get("cpu"))
-        && !cpus.is_empty()
-        && u64::from(cpu) > cpus.len() as u64 * 1000
-    {
-        let cores = units::CPU.format(cpus.len() as u64 * 1000);
-        field.fault(
-            format!("{} on {cores} of `cpus`", units::CPU.format(cpu.into())),
-            format!("at most {cores}"),
-            format!("write {cores} or less, or give the host more `cpus`"),
-        );
-    }
-    let mut addresses = Vec::new();
-    let given = fields.get("address");
-    for field in given.iter().flat_map(|field| field.one_or_list(ADDRESS)) {
-        let Some(address) = read_address(&field) else {
-            continue;
-        };
-        let own = name.clone().unwrap_or_default();
-        if let Some(other) = taken.insert(address.address, own) {
-            field.fault(
-                format!("the host `{other}` has the address {} too", address.address),
-                "addresses that differ",
-                "give one of the hosts another address",
-            );
-        }
-        addresses.push(address);
-    }
-    Some(HostSpec {
-        name: name?,
-        addresses,
-        limits,
-        cpus,
-        is_node: false,
-        clock: fields.read(HOST_KEYS, "clock"),
-    })
-}
-
-const ADDRESS: &str = "the address of a host with its prefix length, IPv4 or IPv6";
-
-fn read_address(field: &Field<'_>) -> Option<HostAddress> {
-    field.parsed(ADDRESS, "write for example 10.0.0.1/24", |text| {
-        let shown = Printable(text);
-        let Some((address, length)) = text.split_once('/') else {
-            return Err(format!("`{shown}` has no prefix length"));
-        };
-        let address: Option<IpAddr> = address.parse().ok().filter(is_host);
-        let address = address.ok_or_else(|| format!("`{shown}` is not the address of a host"))?;
-        let max = if address.is_ipv4() { 32 } else { 128 };
-        let length = length
-            .parse()
-            .ok()
-            .filter(|length| (1..=max).contains(length));
-        let prefix_len =
-            length.ok_or_else(|| format!("the prefix length of `{shown}` is not 1 to {max}"))?;
-        Ok(HostAddress {
-            address,
-            prefix_len,
-        })
-    })
-}
-
-fn read_cpus(field: &Field<'_>) -> Vec<u32> {
-    let mut cores = read_cores(field);
-    cores.sort_unstable();
-    cores
-}
-
-/// Gives each host without an address the next free one of 10.0.0.0/8.
-fn give_default_addresses(hosts: &mut [HostSpec]) {
-    let given = hosts.iter().flat_map(|host| &host.addresses);
-    let taken: HashSet<IpAddr> = given.map(|address| address.address).collect();
-    let first = u32::from(Ipv4Addr::new(10, 0, 0, 1));
-    let mut free = (first..).map(|bits| IpAddr::V4(bits.into()));
-    for host in hosts.iter_mut().filter(|host| host.addresses.is_empty()) {
-        let address = free.find(|address| !taken.contains(address));
-        host.addresses.extend(address.map(|address| HostAddress {
-            address,
-            prefix_len: 8,
-        }));
-    }
 }
 
 fn read_links(spec: &Fields<'_>, names: &Names, topology: &mut Topology) {
@@ -388,7 +235,7 @@ impl Groups {
 
 /// Reads the two ends of a link, and returns them with their field.
 fn read_ends<'a>(fields: &Fields<'a>, names: &Names) -> Option<([String; 2], Field<'a>)> {
-    const EXPECTED: &str = "two different hosts, nodes or switches";
+    const EXPECTED: &str = "two different hosts, nodes, routers or switches";
     let field = fields.required("ends", EXPECTED, "[ h1, s1 ]")?;
     let elements = field.list(EXPECTED)?;
     let help = "write for example `ends: [ h1, s1 ]`";
@@ -399,12 +246,12 @@ fn read_ends<'a>(fields: &Fields<'a>, names: &Names) -> Option<([String; 2], Fie
     let read = |element: &Field<'a>| {
         element.parsed(
             EXPECTED,
-            "name a host, a node or a switch of this topology",
+            "name a host, a node, a router or a switch of this topology",
             |text| {
                 let is_known = names.0.contains_key(text);
                 let unknown = || {
                     format!(
-                        "no host, no node and no switch is called `{}`",
+                        "no host, node, router or switch is called `{}`",
                         Printable(text)
                     )
                 };

@@ -108,11 +108,14 @@ impl Topology {
                 "the link `{name}` is changed: `myelin link` changes links"
             ));
         }
-        let is_fixed =
-            |end: &&String| self.node(end).is_some() || self.controllers.contains_key(*end);
+        let is_fixed = |end: &&String| {
+            let mut hosts = self.hosts.iter();
+            hosts.any(|host| host.name == **end && (host.is_node || host.is_router))
+                || self.controllers.contains_key(*end)
+        };
         now.ends.iter().find(is_fixed).map_or(Ok(()), |end| {
             Err(format!(
-                "the link `{name}` is missing, but nodes and OpenFlow switches such as `{end}` keep their links"
+                "the link `{name}` is missing, but nodes, routers and OpenFlow switches such as `{end}` keep their links"
             ))
         })
     }
@@ -180,11 +183,17 @@ fn is_kept(host: &HostSpec, wanted: &Topology) -> Result<bool, String> {
                 own.join(", ")
             ))
         }
+        Some(other) if other.routes != host.routes => Err(format!(
+            "the host `{name}` has other routes: a running topology keeps its routers and their networks"
+        )),
         Some(_) => Err(format!(
             "the host `{name}` is changed: a running host keeps its keys"
         )),
         None if host.is_node => Err(format!(
             "the node `{name}` is missing: a running topology keeps its nodes"
+        )),
+        None if host.is_router => Err(format!(
+            "the router `{name}` is missing: a running topology keeps its routers"
         )),
         None => Ok(false),
     }
@@ -250,6 +259,7 @@ mod tests {
                 t.hosts[1].addresses.push(super::super::HostAddress {
                     address: [10, 0, 0, 9].into(),
                     prefix_len: 8,
+                    link: 0,
                 });
             },
             "the host `h2` has another address: write `address: [  ]`",
@@ -288,5 +298,19 @@ mod tests {
         };
         refused(&|t| drop(t.hosts.remove(0)), "the node `h1` is missing");
         refused(&|t| drop(t.links.remove(0)), "such as `h1` keep");
+        (of_node.hosts[0].is_node, of_node.hosts[0].is_router) = (false, true);
+        let refused = |change: &dyn Fn(&mut Topology), words: &str| {
+            let mut other = of_node.clone();
+            change(&mut other);
+            let error = of_node.change_to(&of_node, &other).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        };
+        refused(&|t| drop(t.hosts.remove(0)), "the router `h1` is missing");
+        refused(&|t| drop(t.links.remove(0)), "such as `h1` keep");
+        let route = super::super::HostRoute {
+            prefix: "10.9.0.0/24".parse().unwrap(),
+            gateway: [10, 0, 0, 9].into(),
+        };
+        refused(&|t| t.hosts[1].routes.push(route), "`h2` has other routes");
     }
 }

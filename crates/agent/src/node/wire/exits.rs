@@ -189,6 +189,7 @@ impl WireWay {
             path,
             index,
             tunnel: self.to.tunnel(),
+            destination: self.to.destination(),
         });
         let mut present = lock(&self.header);
         if *present != header {

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use myelin_linux::cgroup::{Cgroup, Limits};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
 use myelin_linux::link::{self, LinkId};
-use myelin_linux::netlink::Netlink;
-use myelin_linux::{ErrorKind, Result, address, netns, sysctl};
-use myelin_spec::{HostAddress, HostSpec};
+use myelin_linux::netlink::{Netlink, Request};
+use myelin_linux::{ErrorKind, Result, address, netns, route, sysctl};
+use myelin_spec::{HostAddress, HostSpec, NODE_BRIDGE};
 
-use super::super::names::{FIRST_INTERFACE, NODE_BRIDGE};
 use super::super::{Attachment, LinkEnds, has_group};
 use super::{Builder, OpenHosts, socket_of};
 
@@ -37,6 +36,9 @@ impl Builder<'_> {
         }
         let prepare = |position: usize| {
             let has_ipv6 = hosts.get(position).is_some_and(uses_ipv6);
+            if hosts.get(position).is_some_and(|host| host.is_router) {
+                sysctl::forward_packets(has_ipv6)?;
+            }
             if has_ipv6 {
                 // The addresses are usable at once, and stay while the link is down.
                 sysctl::set_accept_dad(sysctl::NEW_LINKS, 0)?;
@@ -86,8 +88,8 @@ impl Builder<'_> {
         Ok(groups)
     }
 
-    /// Sets the new interfaces of the hosts up, and gives each host its addresses: on `eth0`, or on
-    /// the bridge of a node with several links.
+    /// Sets the new interfaces of the hosts up, and gives each host its addresses: on `eth0`, on the
+    /// bridge of a node with several links, or on all interfaces of a router. Then the routes.
     pub(super) fn configure_hosts(&self, hosts: &mut OpenHosts, links: &[LinkEnds]) -> Result<()> {
         let mut interfaces: BTreeMap<usize, Vec<&LinkId>> = BTreeMap::new();
         for end in links.iter().flat_map(|made| &made.ends) {
@@ -102,14 +104,20 @@ impl Builder<'_> {
             } else {
                 None
             };
-            let first = links.first().copied();
-            let first = first.filter(|link| link.name == FIRST_INTERFACE);
-            let addresses = bridge.as_ref().or(first).into_iter().flat_map(|at| {
-                let add = |own: &HostAddress| address::add(at, own.address, own.prefix_len);
-                host.addresses.iter().map(add)
+            let interface = |address: &HostAddress| match &bridge {
+                Some(bridge) => Some(bridge),
+                None => {
+                    let name = address.interface();
+                    links.iter().copied().find(|link| link.name == name)
+                }
+            };
+            let addresses = host.addresses.iter().filter_map(|own| {
+                let at = interface(own)?;
+                Some(address::add(at, own.address, own.prefix_len))
             });
             let up = links.iter().copied().chain(&bridge).map(link::set_up);
-            netlink.apply(addresses.chain(up))?;
+            let routes = routes_of(host, &interface);
+            netlink.apply(addresses.chain(up).chain(routes))?;
         }
         Ok(())
     }
@@ -117,10 +125,28 @@ impl Builder<'_> {
     /// Makes the bridge that forwards frames between the links of a node.
     fn create_node_bridge(&self, netlink: &mut Netlink, links: &[&LinkId]) -> Result<LinkId> {
         netlink.apply([self.names.group.create_bridge(NODE_BRIDGE)?])?;
-        let bridge = netlink.link(NODE_BRIDGE)?.id();
+        let made = netlink.link(NODE_BRIDGE)?;
+        let bridge = made.id();
+        // The address that the bridge has now stays. Else it would take that of a port, and a
+        // frame to the bridge would be one to that port.
+        let own = made.mac.map(|mac| link::set_mac(&bridge, mac));
+        netlink.apply(own)?;
         netlink.apply(links.iter().map(|link| link::enslave(link, &bridge)))?;
         Ok(bridge)
     }
+}
+
+/// Returns the requests that set the routes of a host over these interfaces.
+pub(in super::super) fn routes_of<'l>(
+    host: &HostSpec,
+    interface: &dyn Fn(&HostAddress) -> Option<&'l LinkId>,
+) -> Vec<Request> {
+    let routes = host.routes.iter().filter_map(|own| {
+        let at = interface(host.address_near(own.gateway)?)?;
+        let network = (own.prefix.addr(), own.prefix.len());
+        Some(route::set_gateway(at, network, own.gateway))
+    });
+    routes.collect()
 }
 
 fn uses_ipv6(host: &HostSpec) -> bool {

@@ -11,7 +11,7 @@ use crate::topology::{HostSpec, MAX_NODES};
 keys! {
     /// Keys of a switch.
     SWITCH_KEYS {
-        /// The name, unique among the hosts, nodes and switches.
+        /// The name, unique among the hosts, nodes, routers and switches.
         "name" = TEXT.required();
         /// The controller of an OpenFlow switch: tcp:ADDRESS:PORT on this machine or beyond,
         /// tcp:HOST:PORT on the loopback of a host or node of this topology, or unix:PATH. The
