@@ -117,6 +117,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
             let in_kernel = entrance.map_or(0, Entrance::dropped_fragments);
             in_kernel + generation.layout.dropped_fragments()
         },
+        missed: generation.layout.missed(),
         part: part_status(generation),
         packets_out: totals.packets_out,
         drops: counts.drops(),
