@@ -290,8 +290,8 @@ fn a_pipeline_in_cooperative_turns_has_a_bound_of_whole_rounds() {
     assert!(refusal.is_some_and(|refusal| refusal.contains(broken)));
 }
 
-/// With measured batches, a batch of a worker costs more in mapping `compact` than in `pipeline`, so
-/// the chains of one process are two servers, and the share of each in a turn is unknown.
+/// With measured batches, a batch of a worker costs more in mapping `compact` than in `pipeline`.
+/// So the chains of one process are two servers, and the share of each in a turn is unknown.
 #[test]
 fn chains_of_one_worker_in_two_mappings_have_no_bound() {
     let cost = |ns| Cost::new(ns, 0.0);

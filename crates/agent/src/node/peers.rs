@@ -5,8 +5,8 @@
 //! decides under a lock on the directory of the machine's agent, so two agents never promise the
 //! same time of a core. The kernel frees the lock of a killed agent. The bookings of an agent count
 //! as long as it holds the lock on its own run directory, so those of a killed agent are free at
-//! once. Without a readable file of a running agent, nothing is admitted. The file may be of another
-//! version, so the agent checks each value before the planner computes with it.
+//! once. Without a readable file of a running agent, nothing is admitted. The file may be of
+//! another version, so the agent checks each value before the planner computes with it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
