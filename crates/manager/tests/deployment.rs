@@ -102,6 +102,7 @@ fn status(part: &str, passed: u64) -> ChainStatus {
         policed: 0,
         policed_bytes: 0,
         dropped_fragments: 0,
+        missed: 0,
         part: Some(wires),
         packets_out: passed,
         drops: 0,
