@@ -63,7 +63,7 @@ fn watch(
 ) {
     let (node, topology) = (Weak::clone(node), Arc::downgrade(topology));
     std::thread::spawn(move || {
-        // Whoever removes the topology waits until nobody holds it.
+        // The removal of a topology waits until no thread holds it.
         while let Some((node, topology)) = node.upgrade().zip(topology.upgrade()) {
             check(&node, &topology);
             drop((topology, node));
