@@ -2,7 +2,7 @@
 //! chain has a thread, so a silent agent delays only the chains with parts on its node.
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::control::sampler::SharedMonitor;
 use crate::deploy::spans;
@@ -34,13 +34,12 @@ pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
 
 /// Judges one generation of a chain, in a thread, until it is dropped.
 fn judge(node: Weak<Node>, span: Weak<RunningSpan>, monitor: SharedMonitor) {
-    let started = Instant::now();
     std::thread::spawn(move || {
         while let Some((node, span)) = node.upgrade().zip(span.upgrade()) {
             // A failed change may bring a previous generation back.
             let current = node.spans.get(&span.chain.name);
             if current.is_some_and(|current| Arc::ptr_eq(&current, &span)) {
-                spans::judge_loss(&node, &span, started.elapsed(), &monitor);
+                spans::judge_loss(&node, &span, &monitor);
             }
             drop((span, node));
             std::thread::sleep(READ_INTERVAL);

@@ -178,7 +178,8 @@ impl WholeLoss {
         let Some(breach) = breach else {
             return self.events.record_kept();
         };
-        let length = self.last.map_or(Duration::ZERO, |last| reading.at - last);
+        let length = self.last.map(|last| reading.at.saturating_sub(last));
+        let length = length.unwrap_or_default();
         let window = SlaWindow {
             seconds: length.as_secs_f64(),
             lost: Losses {
