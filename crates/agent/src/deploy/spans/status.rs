@@ -168,7 +168,8 @@ fn describe(node: &Node, span: &RunningSpan, answers: &Answers) -> SpanStatus {
     described
 }
 
-/// Reads the counters of a chain's parts, and judges the loss of the whole since the last reading. Without an answer of each part, the next reading has the packets too.
+/// Reads the counters of a chain's parts, and judges the loss of the whole since the last reading.
+/// Without an answer of each part, the next reading has the packets too.
 pub(crate) fn judge_loss(node: &Node, span: &RunningSpan, monitor: &SharedMonitor) {
     let Some(agreed_percent) = span.chain.sla.loss_percent else {
         return;
