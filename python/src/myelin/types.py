@@ -1775,7 +1775,9 @@ class SlaEvent(Record):
     evidence: list[str]
     """The figures that support the cause."""
     hop: str
-    """The function where the contract was violated, or `egress`; `-` if unknown."""
+    """The function where the contract was violated, or `egress`; of a chain over nodes the node, or
+    the links between two; `-` if unknown.
+    """
     lost: int
     """Packets lost in the violated seconds."""
     seconds: int
