@@ -102,6 +102,14 @@ pub enum Fault {
     SlowPython,
 }
 
+/// The claims about Python, which a slow interpreter turns.
+const SLOW_PYTHON: &[&str] = &[
+    "python / command line",
+    "mininet / python",
+    "python / mininet",
+    "import, ",
+];
+
 impl Fault {
     /// All faults.
     pub const ALL: [Self; 47] = [
@@ -235,15 +243,7 @@ impl Fault {
             Self::PlaceByLoad => ("placement", &["simulated chains, delay"]),
             Self::QuadraticUp => ("emulator-scale", &["hosts / "]),
             Self::HeavyStar => ("emulator-scale", &["mininet / myelin"]),
-            Self::SlowPython => (
-                "emulator-scale",
-                &[
-                    "python / command line",
-                    "mininet / python",
-                    "python / mininet",
-                    "import, ",
-                ],
-            ),
+            Self::SlowPython => ("emulator-scale", SLOW_PYTHON),
             Self::LongDelay => ("emulator-fidelity", &["10 ms of delay"]),
             Self::SlowLoop => ("pendulum", &["1 ms, "]),
             Self::SlowHandOver => (
