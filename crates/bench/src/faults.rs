@@ -235,15 +235,7 @@ impl Fault {
             Self::PlaceByLoad => ("placement", &["simulated chains, delay"]),
             Self::QuadraticUp => ("emulator-scale", &["hosts / "]),
             Self::HeavyStar => ("emulator-scale", &["mininet / myelin"]),
-            Self::SlowPython => (
-                "emulator-scale",
-                &[
-                    "python / command line",
-                    "mininet / python",
-                    "python / mininet",
-                    "import, ",
-                ],
-            ),
+            Self::SlowPython => ("emulator-scale", &["python / ", "/ python", "import, "]),
             Self::LongDelay => ("emulator-fidelity", &["10 ms of delay"]),
             Self::SlowLoop => ("pendulum", &["1 ms, "]),
             Self::SlowHandOver => (
