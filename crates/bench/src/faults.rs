@@ -102,14 +102,6 @@ pub enum Fault {
     SlowPython,
 }
 
-/// The claims about Python, which a slow interpreter turns.
-const SLOW_PYTHON: &[&str] = &[
-    "python / command line",
-    "mininet / python",
-    "python / mininet",
-    "import, ",
-];
-
 impl Fault {
     /// All faults.
     pub const ALL: [Self; 47] = [
@@ -243,7 +235,7 @@ impl Fault {
             Self::PlaceByLoad => ("placement", &["simulated chains, delay"]),
             Self::QuadraticUp => ("emulator-scale", &["hosts / "]),
             Self::HeavyStar => ("emulator-scale", &["mininet / myelin"]),
-            Self::SlowPython => ("emulator-scale", SLOW_PYTHON),
+            Self::SlowPython => ("emulator-scale", &["python / ", "/ python", "import, "]),
             Self::LongDelay => ("emulator-fidelity", &["10 ms of delay"]),
             Self::SlowLoop => ("pendulum", &["1 ms, "]),
             Self::SlowHandOver => (

@@ -1,4 +1,4 @@
-//! Stars of hosts, by one emulator: the agent, the command line, the Python package or Mininet.
+//! Stars of hosts, made by the agent, the command line, the Python package and Mininet.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
