@@ -7,7 +7,8 @@ FUZZ_SECONDS ?= 60
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/deploy_faults -name '*.[ch]' ! -name 'vmlinux*')
-SCRIPTS = scripts/fuzz scripts/install-deps scripts/leftovers scripts/test scripts/test-old-kernel .ci/run examples/containers/pair
+SCRIPTS = scripts/fuzz scripts/install-deps scripts/leftovers scripts/test scripts/test-old-kernel .ci/run examples/containers/pair \
+	examples/openflow/forwarder
 
 # A shell that was open before rustup was installed lacks this directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)

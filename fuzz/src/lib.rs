@@ -2,6 +2,7 @@
 //! inputs to them; the test `crates/functions/tests/fuzz_corpora.rs` passes those of `corpus`.
 
 pub mod aes_decrypt;
+pub mod capture_file;
 pub mod chain_file;
 pub mod decompress;
 pub mod dpi_patterns;

@@ -73,7 +73,8 @@ def main() -> None:
         h1, r1, r2, h2 = build(net)
         while net.ping(h1, h2, timeout_s=1).received == 0:
             pass
-        print(f"without coding: {lost_percent(h1, h2):.1f} % lost")
+        plain = lost_percent(h1, h2)
+        print(f"without coding: {plain:.1f} % lost")
 
         match = {"protocol": "udp", "destination": f"{h2.address}/32", "destinationPort": 9000}
         encoder = myelin.Function("encoder", "rlnc-encode", {"window": 16, "redundancy": 0.5})
@@ -83,7 +84,10 @@ def main() -> None:
             myelin.Chain(f"{net.name}-decode", match=match, functions=[decoder], ports=(r2, h2)),
             force=True,
         )
-        print(f"with coding: {lost_percent(h1, h2):.1f} % lost")
+        coded = lost_percent(h1, h2)
+        print(f"with coding: {coded:.1f} % lost")
+        if not coded < plain / 4:
+            raise SystemExit("the code does not recover what the link loses: most datagrams must arrive")
         (decoding,) = [status for status in net.client.ps() if status.chain == f"{net.name}-decode"]
         print(f"the decoder recovered {decoding.hops[0].counters['recovered']} datagrams")
 

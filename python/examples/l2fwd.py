@@ -77,6 +77,8 @@ def main() -> None:
         (status,) = [one for one in net.client.ps() if one.chain == chain.name]
         for hop in status.hops:
             print(f"{hop.name}: {hop.packets_in} packets in")
+        if int(received) < COUNT or macs["h1"] in sources or any(hop.packets_in < COUNT for hop in status.hops):
+            raise SystemExit("both programs must forward each frame, and write a new source into it")
 
 
 if __name__ == "__main__":

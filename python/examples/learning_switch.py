@@ -32,6 +32,14 @@ def flows(net: myelin.Network, switch: str) -> list[str]:
     return sorted(line.strip() for line in printed.splitlines() if "dl_dst" in line)
 
 
+def count_answers(net: myelin.Network, when: str, expected: int) -> None:
+    """Prints how many answers of `expected` pings h1 receives, of one ping if none is expected."""
+    received = net.ping("h1", "h2", count=max(1, expected), timeout_s=5 if expected else 1).received
+    print(f"{when}: {received} answers")
+    if received != expected:
+        raise SystemExit(f"{when}, h1 must receive {expected} answers of h2")
+
+
 def main() -> None:
     with myelin.Network() as net:
         h1, h2, c0 = net.add_host("h1"), net.add_host("h2"), net.add_host("c0")
@@ -41,7 +49,7 @@ def main() -> None:
         net.add_link(s2, h2)
         c0.require("osken-manager", package="python3-os-ken")
         net.start()
-        print(f"without a controller: {net.ping(h1, h2, timeout_s=1).received} answers")
+        count_answers(net, "without a controller", 0)
 
         controller = c0.popen(["osken-manager", "--ofp-tcp-listen-port", str(PORT), str(PROGRAM)], stdout=subprocess.DEVNULL)
         while states(net) != ["connected", "connected"]:
@@ -50,12 +58,15 @@ def main() -> None:
             time.sleep(0.1)
         if not any(net.ping(h1, h2, timeout_s=1).received for _ in range(60)):
             raise SystemExit("h1 does not reach h2: the controller gives no flows")
-        print(f"with the controller: {net.ping(h1, h2, count=3).received} answers")
+        count_answers(net, "with the controller", 3)
         for switch in ("s1", "s2"):
-            print(f"{switch} has learned {len(flows(net, switch))} flows:", *flows(net, switch), sep="\n  ")
+            learned = flows(net, switch)
+            print(f"{switch} has learned {len(learned)} flows:", *learned, sep="\n  ")
+            if len(learned) != 2:
+                raise SystemExit(f"{switch} must have a flow for each direction between h1 and h2")
 
         controller.end()
-        print(f"the controller has ended: {net.ping(h1, h2, count=3).received} answers")
+        count_answers(net, "the controller has ended", 3)
 
 
 if __name__ == "__main__":

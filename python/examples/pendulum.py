@@ -164,7 +164,10 @@ def main(delays_ms: list[float]) -> None:
         else:
             sweep(loop, delays_ms or [1, 20, 40, 60])
         for status in net.client.ps():
-            print(f"{status.chain.removeprefix(net.name + '-')}: {status.packets_in} datagrams in, {status.packets_out} out")
+            name = status.chain.removeprefix(net.name + "-")
+            print(f"{name}: {status.packets_in} datagrams in, {status.packets_out} out")
+            if status.packets_out == 0:
+                raise SystemExit(f"the chain `{name}` does not carry the datagrams of the loop")
 
 
 if __name__ == "__main__":

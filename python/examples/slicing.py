@@ -45,13 +45,14 @@ def control(net: myelin.Network, rate_kbps: Optional[int] = None) -> myelin.Proc
     return controller
 
 
-def blue_beside_flood(net: myelin.Network) -> str:
-    """Pings 25 times in the slice of blue, while red sends more than the link carries."""
+def blue_beside_flood(net: myelin.Network) -> int:
+    """Pings 25 times in the slice of blue, while red sends more than the link carries. Returns the number of answers."""
     flood = net.host("r1").popen(["python3", "-c", FLOOD, net.host("r2").address])
     time.sleep(1)  # The queue of the link fills.
     ping = net.ping("b1", "b2", count=25, timeout_s=2)
     flood.end()
-    return f"blue receives {ping.received} of 25 answers, in a mean of {ping.rtt_mean_ms or 0:.1f} ms"
+    print(f"blue receives {ping.received} of 25 answers, in a mean of {ping.rtt_mean_ms or 0:.1f} ms")
+    return ping.received
 
 
 def main() -> None:
@@ -68,12 +69,18 @@ def main() -> None:
         controller = control(net)
         reached = [name for name in ("r2", "b1", "b2") if net.ping("r1", name, timeout_s=1).received]
         print("red's r1 reaches", *reached)
-        print(f"red floods: {blue_beside_flood(net)}")
+        if reached != ["r2"]:
+            raise SystemExit("the slices are not separate: red's r1 must reach r2 alone")
+        print("red floods: ", end="", flush=True)
+        beside = blue_beside_flood(net)
         controller.end()
 
         controller = control(net, rate_kbps=1500)
-        print(f"red floods, 1.5 Mbit/s a slice: {blue_beside_flood(net)}")
+        print("red floods, 1.5 Mbit/s a slice: ", end="", flush=True)
+        limited = blue_beside_flood(net)
         controller.end()
+        if limited < 25 or beside == 25:
+            raise SystemExit("the limit makes no difference: blue must lose answers without it, and none with it")
 
 
 if __name__ == "__main__":

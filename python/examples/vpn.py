@@ -97,8 +97,9 @@ def main() -> None:
         net.start()
         net.up(chain(f"{net.name}-to", h1, h2), chain(f"{net.name}-back", h2, h1), force=True)
 
-        seen = send_captured(net, h2.address)
-        print(f"the middle reads the message: {MESSAGE.encode() in seen}")
+        if MESSAGE.encode() not in send_captured(net, h2.address):
+            raise SystemExit("the capture lacks the message that passed without the tunnel")
+        print("the middle reads the message: True")
 
         ends = [Tunnel(h1, "10.9.0.1"), Tunnel(h2, "10.9.0.2")]
         try:
@@ -108,10 +109,15 @@ def main() -> None:
         finally:
             for end in ends:
                 end.end()
-        print(f"the middle reads the message in the tunnel: {MESSAGE.encode() in seen}")
+        if MESSAGE.encode() in seen:
+            raise SystemExit("the middle reads the message that passed in the tunnel: it is not encrypted")
+        print("the middle reads the message in the tunnel: False")
         for status in net.client.ps():
             if status.chain.startswith(net.name):
-                print(f"{status.chain.removeprefix(net.name + '-')}: {status.packets_in} encrypted datagrams in, {status.packets_out} out")
+                name = status.chain.removeprefix(net.name + "-")
+                print(f"{name}: {status.packets_in} encrypted datagrams in, {status.packets_out} out")
+                if status.packets_in == 0 or status.packets_out < status.packets_in:
+                    raise SystemExit(f"the chain `{name}` does not carry the datagrams of the tunnel")
 
 
 if __name__ == "__main__":

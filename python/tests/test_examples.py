@@ -40,6 +40,40 @@ with net:
     print(f"{{delay_ns}} ns in each direction, the figure moves: {{before != list(window.line.get_ydata())}}")
 """
 
+# Changes that break an example's network, in copies of the repository's files: example, file, text, replacement, and the
+# example's own sentence about it.
+BROKEN = (
+    ("learning_switch.py", "examples/openflow/learning_switch.py", "if frame.dst in ports:", "if False:",
+     "s1 must have a flow for each direction"),
+    ("learning_switch.py", "examples/openflow/learning_switch.py", "ports.get(frame.dst, protocol.OFPP_FLOOD)", "7",
+     "h1 does not reach h2"),
+    ("slicing.py", "examples/openflow/slices.py", "return [parser.OFPInstructionMeter(vlan)]", "return []",
+     "the limit makes no difference"),
+    ("slicing.py", "examples/openflow/slices.py", "parser.OFPActionOutput(port)]", "parser.OFPActionOutput(protocol.OFPP_ALL)]",
+     "the slices are not separate"),
+    ("vpn.py", "python/examples/vpn.py", "seen = send_captured(net, ends[1].address)", "seen = send_captured(net, h2.address)",
+     "it is not encrypted"),
+    ("vpn.py", "python/examples/vpn.py", "allowed-ips {other.address}/32", "allowed-ips 10.9.9.9/32",
+     "no datagram from h1 arrives at 10.9.0.2"),
+    ("vpn.py", "python/examples/vpn.py", '"destinationPort": PORT', '"destinationPort": 9',
+     "does not carry the datagrams of the tunnel"),
+    ("coding.py", "python/examples/coding.py", "functions=[decoder]", "functions=[myelin.Function('none', 'forward')]",
+     "the code does not recover what the link loses"),
+    ("pendulum.py", "examples/pendulum.yaml", "sourcePort: 9000 }", "sourcePort: 9 }",
+     "the chain `motor` does not carry the datagrams of the loop"),
+    ("l2fwd.py", "python/examples/l2fwd.py", "--forward-mode=mac", "--forward-mode=io", "write a new source"),
+)
+
+# Follows the code of docs/examples.md in a notebook, and moves the slider as a browser does.
+MOVE = """
+before = net.link("plant", "s").status.impairments.delay_ns
+slider = control.widget.children[0]
+message = {"content": {"data": {"method": "update", "state": {"value": 60}, "buffer_paths": []}}, "buffers": []}
+slider.comm.handle_msg(message)
+print(before, net.link("plant", "s").status.impairments.delay_ns)
+net.stop()
+"""
+
 
 class Scripts(AgentTest):
     def start(self, *command: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -157,6 +191,39 @@ class Scripts(AgentTest):
     def test_pendulum_has_a_slider(self) -> None:
         done = self.start(sys.executable, "-c", SLIDER.format(str(ROOT / "python/examples")))
         self.assertEqual((done.returncode, done.stdout), (0, "30000000 ns in each direction, the figure moves: True\n"), done.stderr)
+
+    def test_pendulum_has_a_slider_in_a_notebook(self) -> None:
+        try:
+            import nbclient
+            import nbformat
+        except ImportError as error:
+            self.fail(f"{error}: `scripts/install-deps test` installs it")
+        text = (ROOT / "docs/examples.md").read_text()
+        (code,) = re.findall("```python\n(.*ipywidgets.*?)```", text, re.DOTALL)
+        # The page's last line is the cell's result, which Python keeps in a variable here.
+        code = code.replace("ipywidgets.interact(", "control = ipywidgets.interact(")
+        os.environ.update(PYTHONPATH=str(ROOT / "python/src"), MYELIN_RUN_DIR=str(self.client.run_dir))
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (code, MOVE)])
+        nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(ROOT)}}).execute()
+        printed = [one.get("text", "") for one in notebook.cells[1].outputs]
+        # Half of the delay in each direction. The slider begins in the middle of its range.
+        self.assertEqual("".join(printed), "20000000 30000000\n")
+
+    def test_examples_fail_in_broken_networks(self) -> None:
+        self.need("ovs-vswitchd", "osken-manager", "wireguard-go", "wg", "dpdk-testpmd")
+        for number, (example, file, text, replacement, sentence) in enumerate(BROKEN):
+            with self.subTest(f"{example}: {replacement}"):
+                copy = self.directory / f"broken{number}"
+                for kept in {f"python/examples/{example}", file}:
+                    (copy / kept).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(ROOT / kept, copy / kept)
+                intact = (copy / file).read_text()
+                self.assertEqual(intact.count(text), 1, text)
+                (copy / file).write_text(intact.replace(text, replacement))
+                done = self.start(sys.executable, str(copy / "python/examples" / example))
+                self.assertNotEqual(done.returncode, 0, done.stdout)
+                self.assertIn(sentence, done.stderr)
+                self.assertEqual((self.client.topologies(), self.client.ps()), ([], []))
 
     def test_all_examples_are_tested(self) -> None:
         names = {path.stem for path in (ROOT / "python/examples").glob("*.py")}

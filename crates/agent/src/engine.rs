@@ -64,8 +64,8 @@ impl Engine {
         let node = Arc::new(Node::open(run_dir, program, options)?);
         supervise::start(&node);
         nodes::start(&node);
-        losses::start(&node);
         let sla = sampler::start(&node);
+        losses::start(&node, &sla);
         let monitor = Arc::clone(&sla);
         links::start(&node, move |node, running| {
             status::read_one(running, &node.parts.plane, &monitor)
@@ -234,7 +234,7 @@ impl Engine {
     }
 
     /// Returns contract violations with serial numbers above `after`, of one running chain or of
-    /// all.
+    /// all. Of a chain over nodes, violations of the whole.
     ///
     /// # Errors
     /// No chain has that name.
@@ -242,7 +242,16 @@ impl Engine {
         if let Some(name) = chain.filter(|name| self.node.spans.get(name).is_none()) {
             self.node.chains.expect(name)?;
         }
-        Ok(lock(&self.sla).events(chain, after))
+        // The lock of the monitor orders the serial numbers of both.
+        let monitor = lock(&self.sla);
+        let mut events = monitor.events(chain, after);
+        let spans = self.node.spans.all();
+        let is_wanted = |name: &str| chain.is_none_or(|chain| chain == name);
+        for span in spans.iter().filter(|span| is_wanted(&span.chain.name)) {
+            events.extend(lock(&span.loss).events_after(after).cloned());
+        }
+        events.sort_unstable_by_key(|event| event.serial);
+        Ok(events)
     }
 
     /// Returns the events of the topologies' nodes with serial numbers above `after`.

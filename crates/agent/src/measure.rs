@@ -25,7 +25,7 @@ use crate::api::{
 use crate::control::span::Span;
 use crate::engine::Engine;
 use crate::node::Node;
-use crate::node::circuit::MTU;
+use crate::node::mtu::MTU;
 use crate::status;
 
 /// The probe server's port, if the chain's match names no port.
@@ -165,9 +165,14 @@ impl ProbeTarget {
                  `myelin ps {name}` shows its sojourn"
             ))
         };
+        if generation.chain.replay().is_some() {
+            return Err(ApiError::failed(format!(
+                "chain `{name}` replays packets from memory, so there are no end hosts to probe from: `myelin ps {name}` \
+                 and `myelin top` show the delays and losses of the replayed packets"
+            )));
+        }
         let circuit = generation.ports.circuit.as_ref();
-        let circuit =
-            circuit.ok_or_else(|| refusal("ports of its worker (DPDK devices, memory)"))?;
+        let circuit = circuit.ok_or_else(|| refusal("DPDK devices"))?;
         let hosts = circuit.hosts();
         let [client, server] = hosts.ok_or_else(|| refusal("named interfaces (spec.ports)"))?;
         // A probe of a reverse chain starts at the server.

@@ -25,6 +25,7 @@ mod internal_link;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 mod log;
+pub(crate) mod mtu;
 pub(crate) mod netem;
 pub(crate) mod node_agents;
 pub(crate) mod node_events;

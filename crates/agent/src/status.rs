@@ -98,13 +98,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
         bound_ns: bound_ns(&generation.plan),
         plan: Box::new(generation.plan.clone()),
         mapping: generation.plan.mapping.to_string(),
-        hook: if generation.chain.is_over_dpdk() {
-            "dpdk".to_owned()
-        } else if generation.chain.is_driven_by_worker() {
-            "memory".to_owned()
-        } else {
-            generation.plan.hook.to_string()
-        },
+        hook: hook_name(generation),
         ingress,
         egress,
         port_faults: links.faults,
@@ -117,6 +111,7 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
             let in_kernel = entrance.map_or(0, Entrance::dropped_fragments);
             in_kernel + generation.layout.dropped_fragments()
         },
+        missed: generation.layout.missed(),
         part: part_status(generation),
         packets_out: totals.packets_out,
         drops: counts.drops(),
@@ -136,6 +131,16 @@ fn chain_status(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> 
         hosts: generation.ports.hosts.clone(),
         sla: None,
         up_s: running.started.elapsed().as_secs_f64(),
+    }
+}
+
+fn hook_name(generation: &Generation) -> String {
+    if generation.chain.is_over_dpdk() {
+        "dpdk".to_owned()
+    } else if generation.chain.is_driven_by_worker() {
+        "memory".to_owned()
+    } else {
+        generation.plan.hook.to_string()
     }
 }
 

@@ -1,26 +1,24 @@
 //! The client of the agent's API, for the command line and other Rust programs.
 
 mod start;
+mod transport;
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
+use self::transport::{check_response, connection_error, version_of};
+use crate::version::{PREFIX, STOP, check_agent};
 use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, ContainerLimitsRequest,
-    ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply,
-    EXEC_PROTOCOL, Event, ExecRequest, ExecStream, FunctionFlows, HostStatus, ImageRequest,
-    ImageStatus, LinkRequest, NodeEvent, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
-    SpanStatus, TopologyLink, TopologyStatus, UpRequest, send_descriptors,
+    ContainerLog, ContainerName, ContainerRequest, ContainerStatus, CoreStatus, DownReply, Event,
+    ExecRequest, ExecStream, FunctionFlows, HostStatus, ImageRequest, ImageStatus, LinkRequest,
+    NodeEvent, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, SpanStatus, TopologyLink,
+    TopologyStatus, UpRequest, send_descriptors,
 };
 
 /// Longest wait for an agent that removes its chains and stops.
@@ -364,136 +362,11 @@ impl Client {
         }
         true
     }
-
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let answer = self.call_async(Method::GET, path, None::<&()>);
-        self.runtime.block_on(self.within_limit(answer))
-    }
-
-    fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<T, ApiError> {
-        self.runtime.block_on(self.call_async(method, path, body))
-    }
-
-    async fn call_async<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<T, ApiError> {
-        let body = self.request_body(method, path, body).await?;
-        decode(&body.collect().await.map_err(connection_error)?.to_bytes())
-    }
-
-    fn stream(
-        &self,
-        path: &str,
-        request: &impl Serialize,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<(), ApiError> {
-        self.runtime.block_on(async {
-            let mut body = self.request_body(Method::POST, path, Some(request)).await?;
-            let mut pending = Vec::new();
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(connection_error)?;
-                pending.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-                    let line: Vec<u8> = pending.drain(..=end).collect();
-                    match decode(&line)? {
-                        Event::Error(error) => return Err(error),
-                        event => on_event(event),
-                    }
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Sends a request to an agent of this version, and returns the answer's body.
-    async fn request_body(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<Incoming, ApiError> {
-        let path = format!("{PREFIX}{path}");
-        let response = self.send(method, &path, body).await?;
-        check_agent(version_of(&response))?;
-        check_response(response).await
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<Response<Incoming>, ApiError> {
-        let socket = UnixStream::connect(self.run_dir.socket())
-            .await
-            .map_err(connection_error)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
-            .await
-            .map_err(connection_error)?;
-        tokio::spawn(connection.with_upgrades());
-        let bytes = body.map_or(Ok(Vec::new()), serde_json::to_vec);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "myelin")
-            .header("content-type", "application/json")
-            .header(VERSION_HEADER, VERSION);
-        if path.ends_with("/exec") {
-            request = request
-                .header("connection", "upgrade")
-                .header("upgrade", EXEC_PROTOCOL);
-        }
-        let request = request
-            .body(Full::new(Bytes::from(bytes.map_err(connection_error)?)))
-            .map_err(connection_error)?;
-        sender.send_request(request).await.map_err(connection_error)
-    }
 }
 
 /// Builds the path for one chain, or for all chains.
 fn chain_path(path: &str, chain: Option<&str>) -> String {
     chain.map_or_else(|| path.to_owned(), |chain| format!("{path}/{chain}"))
-}
-
-fn version_of(response: &Response<Incoming>) -> Option<&str> {
-    response.headers().get(VERSION_HEADER)?.to_str().ok()
-}
-
-/// Returns the body of a successful answer, or the error in another answer.
-async fn check_response(response: Response<Incoming>) -> Result<Incoming, ApiError> {
-    let status = response.status();
-    let body = response.into_body();
-    if status.is_success() {
-        return Ok(body);
-    }
-    let bytes = body.collect().await.map_err(connection_error)?.to_bytes();
-    Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
-        let text = String::from_utf8_lossy(&bytes);
-        ApiError::failed(format!("the agent answered {status}: {text}"))
-    }))
-}
-
-fn connection_error(error: impl std::fmt::Display) -> ApiError {
-    ApiError::failed(format!(
-        "lost the connection to the agent: {error}; check with `myelin ps` whether the agent still runs"
-    ))
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::failed(format!(
-            "cannot parse the agent's answer ({error}): the agent may be another build of version {VERSION}; \
-             `myelin down --all` stops the agent"
-        ))
-    })
 }
 
 #[cfg(test)]

@@ -281,6 +281,10 @@ pub struct ChainStatus {
     /// chain is unknown, or their match drops fragments. They are not in `packets_in`.
     #[serde(default)]
     pub dropped_fragments: u64,
+    /// Packets of a replay that came faster than the front door takes them. The port dropped them
+    /// as a device drops packets whose queue is full. They are not in `packets_in`.
+    #[serde(default)]
+    pub missed: u64,
     /// The wires of a part of a chain; absent for a whole chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartStatus>,

@@ -265,6 +265,7 @@ fn status() -> ChainStatus {
         policed: 0,
         policed_bytes: 0,
         dropped_fragments: 0,
+        missed: 0,
         part: Some(PartStatus::default()),
         packets_out: 1,
         drops: 0,

@@ -96,11 +96,15 @@ pub enum Fault {
     WrongShares,
     /// Two containers start in place of one.
     TwoStarts,
+    /// The agent needs ten times the time and the memory for a star of hosts.
+    HeavyStar,
+    /// The Python package waits for seconds before a star and an import, and before each command.
+    SlowPython,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 47] = [
         Self::SleepingForwarder,
         Self::LeakyPolicer,
         Self::ReorderingChain,
@@ -146,6 +150,8 @@ impl Fault {
         Self::UnchainedLoops,
         Self::WrongShares,
         Self::TwoStarts,
+        Self::HeavyStar,
+        Self::SlowPython,
     ];
 
     /// Its name on the command line.
@@ -196,6 +202,8 @@ impl Fault {
             Self::UnchainedLoops => "unchained-loops",
             Self::WrongShares => "wrong-shares",
             Self::TwoStarts => "two-starts",
+            Self::HeavyStar => "heavy-star",
+            Self::SlowPython => "slow-python",
         }
     }
 
@@ -226,6 +234,8 @@ impl Fault {
             Self::ShortSlices => ("unis-throughput", &["unis / cooperative k=8, 8 light"]),
             Self::PlaceByLoad => ("placement", &["simulated chains, delay"]),
             Self::QuadraticUp => ("emulator-scale", &["hosts / "]),
+            Self::HeavyStar => ("emulator-scale", &["mininet / myelin"]),
+            Self::SlowPython => ("emulator-scale", &["python / ", "/ python", "import, "]),
             Self::LongDelay => ("emulator-fidelity", &["10 ms of delay"]),
             Self::SlowLoop => ("pendulum", &["1 ms, "]),
             Self::SlowHandOver => (

@@ -48,6 +48,7 @@ mod ovs;
 mod owned_child;
 mod owned_run_dir;
 mod published;
+mod python_package;
 pub mod reference;
 mod round_trips;
 mod routers;
@@ -70,6 +71,7 @@ pub use myelin_metrics::compare::{ClaimChange, compare};
 pub use myelin_metrics::envelope::{Claim, Report, Verdict};
 pub use myelin_report::experiment::SvgFile;
 pub use owned_run_dir::{find_abandoned_run_dirs, remove_run_dir};
+pub use python_package::{find_python_package, prepend_to_search_path};
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {

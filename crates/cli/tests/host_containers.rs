@@ -5,7 +5,7 @@ mod common;
 use std::io::Write;
 use std::process::Stdio;
 
-use common::{Myelin, is_alive, skip_unless_root, wait_for};
+use common::{Myelin, is_alive, sh, skip_unless_root, skip_without, wait_for};
 
 const HOSTS: &str = "
 apiVersion: myelin.dev/v1alpha1
@@ -149,6 +149,52 @@ fn a_further_program_has_the_pipes_of_the_caller_and_the_rights_of_the_container
     let nowhere = myelin.run_failing(1, &["container", "exec", &h2, "none", "--", "true"]);
     assert!(nowhere.contains("no container `none`"), "{nowhere}");
     myelin.run_ok(&["down", "--all"]);
+}
+
+/// Stands for a runc that starts no further program: it waits.
+const SLOW_RUNC: &str = r#"#!/bin/sh
+case " $* " in *" exec "*) exec sleep 1000 ;; esac
+PATH=@path exec runc "$@"
+"#;
+
+#[test]
+fn the_removal_of_a_container_interrupts_the_start_of_a_further_program() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let slow = myelin.write_file("").with_file_name("slow");
+    std::fs::create_dir(&slow).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let script = SLOW_RUNC.replace("@path", &path);
+    std::fs::write(slow.join("runc"), script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(slow.join("runc"), executable).unwrap();
+    // The first command starts the agent.
+    let file = myelin.write_file(HOSTS);
+    let mut up = myelin.command(&["up", file.to_str().unwrap()]);
+    let up = up.env("PATH", format!("{}:{path}", slow.display()));
+    assert!(up.stdout(Stdio::null()).status().unwrap().success());
+    let h1 = format!("{}/h1", myelin.chain_name("boxes"));
+    myelin.run_ok(&["container", "add", &h1, "box", "--", "sleep", "1000"]);
+    let bundle = format!("{}.box", h1.replace('/', "."));
+    let is_starting = || {
+        let found = sh(&format!(
+            "find {} -name 'program-*.json' -path '*{bundle}*'",
+            myelin.run_dir().display()
+        ));
+        !found.is_empty()
+    };
+    let mut exec = myelin.command(&["container", "exec", &h1, "box", "--", "true"]);
+    let exec = exec.stdin(Stdio::null()).stderr(Stdio::piped());
+    let exec = exec.spawn().unwrap();
+    wait_for("runc starts the program", is_starting);
+    myelin.run_ok(&["container", "rm", &h1, "box"]);
+    let output = exec.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("the container is being removed"), "{error}");
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
 }
 
 #[test]

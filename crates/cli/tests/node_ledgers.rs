@@ -125,6 +125,17 @@ fn nodes_count_the_chains_of_all_nodes_on_their_core() {
     let other = myelin.write_file(&on_node("other", FREE));
     let error = myelin.run_failing(1, &["--node", "n3", "up", other.to_str().unwrap()]);
     assert!(error.contains("no chain is admitted"), "{error}");
+    // A file with values that no agent writes.
+    let mut bookings: Value = serde_json::from_slice(&kept).unwrap();
+    bookings[0]["core_uses"][0]["core"] = 65_000.into();
+    std::fs::write(&file, bookings.to_string()).unwrap();
+    let error = myelin.run_failing(1, &["--node", "n3", "up", other.to_str().unwrap()]);
+    for word in [
+        "booking 0: core 65000 does not exist",
+        "no chain is admitted",
+    ] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
     std::fs::write(&file, kept).unwrap();
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();

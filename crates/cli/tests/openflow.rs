@@ -2,6 +2,8 @@
 //! nothing is left of it.
 
 mod common;
+#[path = "openflow/forwarder.rs"]
+mod forwarder;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -39,7 +41,11 @@ fn netns(myelin: &Myelin, host: &str) -> Netns {
 }
 
 fn socket(myelin: &Myelin, host: &str, address: &str) -> UdpSocket {
-    let bound = netns(myelin, host).enter(|| UdpSocket::bind(address));
+    bind_in(&netns(myelin, host), address)
+}
+
+fn bind_in(netns: &Netns, address: &str) -> UdpSocket {
+    let bound = netns.enter(|| UdpSocket::bind(address));
     let socket = bound.unwrap().unwrap();
     let timeout = Duration::from_millis(200);
     socket.set_read_timeout(Some(timeout)).unwrap();

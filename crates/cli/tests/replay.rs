@@ -82,7 +82,9 @@ fn packets_at_a_rate_pass_the_chain_exactly() {
     // A ring with room for all packets: the core may be taken for long.
     let file = write_chain(&myelin, replay, FUNCTIONS, "  worker: { ring: 8192 }");
     up(&myelin, &file);
-    let status = wait_for_packets(&myelin, 5000);
+    wait_for_packets(&myelin, 5000);
+    // A status has the counts of the front door from before those of the egress.
+    let status = read_status(&myelin);
     assert_eq!(status["packets_in"], 5000);
     assert_eq!(status["bytes_in"], 5000 * 128);
     assert_eq!(status["packets_out"], 5000);
@@ -92,9 +94,40 @@ fn packets_at_a_rate_pass_the_chain_exactly() {
     assert_eq!(status["ingress"], "replay 20kpps, 128 B");
     assert_eq!(status["egress"], "discard");
     assert_eq!(up(&myelin, &file)[0]["change"], "unchanged");
+    // A probe needs end hosts, so other commands measure.
+    let summary = myelin.run_ok(&["up", file.to_str().unwrap()]);
+    assert!(summary.contains("myelin top"), "{summary}");
+    assert!(!summary.contains("myelin probe"), "{summary}");
+    let name = myelin.chain_name("r");
+    let refused = myelin.run_failing(1, &["probe", &name]);
+    assert!(refused.contains("replays packets from memory"), "{refused}");
+    assert!(
+        refused.contains(&format!("`myelin ps {name}`")),
+        "{refused}"
+    );
     let other = write_chain(&myelin, "rate: 10kpps", FUNCTIONS, "");
     let refused = myelin.run_failing(1, &["up", other.to_str().unwrap()]);
     assert!(refused.contains("replay"), "{refused}");
+    myelin.run_ok(&["down", "--all"]);
+}
+
+#[test]
+fn a_replay_faster_than_the_front_door_shows_the_packets_that_it_missed() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let replay = "rate: 100Mpps, packets: 100000000";
+    let file = write_chain(&myelin, replay, FUNCTIONS, "");
+    up(&myelin, &file);
+    let mut status = Value::Null;
+    wait_for("all packets arrive", || {
+        status = read_status(&myelin);
+        read_count(&status["packets_in"]) + read_count(&status["missed"]) == 100_000_000
+    });
+    assert!(read_count(&status["missed"]) > 0, "{status}");
+    let text = myelin.run_ok(&["ps", &myelin.chain_name("r")]);
+    assert!(text.contains("came faster than the front door"), "{text}");
     myelin.run_ok(&["down", "--all"]);
 }
 

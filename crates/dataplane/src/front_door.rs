@@ -152,6 +152,14 @@ impl FrontDoor {
         }
     }
 
+    /// Counts packets that the port dropped before the door, at each chain of the door.
+    pub(crate) fn count_missed(&self, packets: u64) {
+        if packets > 0 {
+            let chains = self.chains.iter().flatten();
+            chains.for_each(|chain| chain.counters.count_missed(packets));
+        }
+    }
+
     /// Returns the number of dropped fragments.
     pub fn dropped_fragments(&self) -> u64 {
         self.fragments.dropped()

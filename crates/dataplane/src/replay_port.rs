@@ -2,12 +2,16 @@
 //! leave are freed. So a worker measures with all of its own code and no other core.
 //!
 //! ```text
-//! times --> front door --> ring of arrivals --> worker --> frames are free again
-//!             | policed      | lost: no room
+//! times --> queue --> front door --> ring of arrivals --> worker --> frames are free again
+//!            | missed    | policed      | lost: no room
 //! ```
 //!
 //! The worker looks at the clock when it polls the port. Packets whose time has come pass the front
 //! door and wait in the ring, as behind a device. The stamp of a packet is its time of arrival.
+//!
+//! Of the packets that arrive between two looks, the front door sees at most [`MAX_LOOK`], or a
+//! ring. The port drops the others, as a device whose queue is full (`rx_missed`). So a replay that
+//! is faster than the front door neither delays packets without limit nor takes more memory.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -30,7 +34,8 @@ use crate::umem::{Borrower, FrameMemory, HEADROOM};
 
 mod times;
 
-/// Most packets that the port handles in one look, so that a look after a long stall ends.
+/// The queue before the front door, packets; longer with a longer ring. The worker handles at most
+/// a queue in one look, so a look after a long stall ends.
 const MAX_LOOK: u64 = 4096;
 
 /// The packets of a [`ReplayPort`].
@@ -75,9 +80,11 @@ pub struct ReplayPort {
     times: Times,
     end: u64,
     ring: usize,
+    /// Most packets that wait for the front door between two looks.
+    queue: u64,
     /// The start of the times: the first look after a chain exists.
     start_ns: Option<u64>,
-    /// Packets that have arrived.
+    /// Packets that have arrived, with those that the port missed.
     arrived: u64,
     /// The only packet, which always arrives and whose bytes the chain does not change: with one
     /// chain and without times.
@@ -140,6 +147,7 @@ impl ReplayPort {
             times,
             end: end.unwrap_or(u64::MAX),
             ring,
+            queue: MAX_LOOK.max(ring as u64),
             start_ns: None,
             arrived: 0,
             constant,
@@ -170,8 +178,9 @@ impl ReplayPort {
         } else {
             self.times.count(now_ns.saturating_sub(start_ns))
         };
-        let until = until.min(self.arrived + MAX_LOOK).min(self.end);
-        while self.arrived < until {
+        let until = until.min(self.end);
+        let queued = until.min(self.arrived.saturating_add(self.queue));
+        while self.arrived < queued {
             let stamp_ns = match self.times {
                 Times::Always => now_ns,
                 _ => start_ns.saturating_add(self.times.time_ns(self.arrived)),
@@ -180,6 +189,10 @@ impl ReplayPort {
             self.arrived += 1;
             self.admit(index, stamp_ns);
         }
+        if let Entry::FrontDoor(door) = &self.entry {
+            door.count_missed(until.saturating_sub(self.arrived));
+        }
+        self.arrived = self.arrived.max(until);
     }
 
     /// Lets a packet that arrives enter its chain.

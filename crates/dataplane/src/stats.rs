@@ -300,6 +300,7 @@ mod tests {
         let door = file.door_counters(stats.door_row(7).unwrap()).unwrap();
         door.count_packets(1, 40, 9);
         door.count_policed(1, 40);
+        door.count_missed(3);
         let expected = DoorStats {
             packets: 2,
             bytes: 100,
@@ -307,6 +308,7 @@ mod tests {
             policed: 1,
             policed_bytes: 40,
             lost: 0,
+            missed: 3,
         };
         assert_eq!(stats.door(7), Some(expected));
         stats.release(7, 1);

@@ -27,6 +27,7 @@ macro_rules! tests {
 
 tests! {
     aes_decrypt: 1000,
+    capture_file: 2000,
     chain_file: 50,
     decompress: 1000,
     dpi_patterns: 100,

@@ -52,6 +52,11 @@ pub fn highest_core() -> u32 {
     allowed.last().map_or(0, |&last| last as u32)
 }
 
+/// Returns whether the machine has this CPU, online or not.
+pub fn is_present(cpu: u32) -> bool {
+    Path::new(&format!("/sys/devices/system/cpu/cpu{cpu}")).exists()
+}
+
 /// Returns how many CPUs the calling thread may use.
 pub fn count_cores() -> usize {
     get(0).map_or(1, |allowed| allowed.len())

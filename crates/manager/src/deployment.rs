@@ -69,13 +69,28 @@ pub struct Deployment {
 }
 
 /// The packets of a path that has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EndedPath {
-    /// Packets that entered at the first part; `None` if the next path has the same first part,
-    /// which counts on.
-    pub entered: Option<u64>,
+    /// The packets at the first part.
+    pub first: EndedEntrance,
     /// Packets that left the last part.
     pub left: u64,
+}
+
+/// The packets at the first part of a path that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedEntrance {
+    /// The other path has the same first part, which counts on. So many packets left it on the
+    /// ended path.
+    Stays(u64),
+    /// The first part has gone. So many packets entered it.
+    Gone(u64),
+}
+
+impl Default for EndedEntrance {
+    fn default() -> Self {
+        Self::Stays(0)
+    }
 }
 
 impl Deployment {
@@ -211,22 +226,16 @@ fn remove_all<'p>(
 /// Removes the parts of the previous path after their packets have left, and logs failures. Returns
 /// the packets of that path.
 pub fn retire(takers: &dyn PartTakers, previous: &Deployment, new: &Deployment) -> EndedPath {
-    let later = previous.later();
     let first = previous.entrance();
     if let Some(first) = first.filter(|_| !previous.enters_with(new)) {
-        return end_path(takers, first, &later, previous.links).0;
+        return end_path(takers, first, &previous.later(), previous.links).0;
     }
     let entered = new.ups.first().and_then(|up| up.previous_packets_out);
-    let left = drain(takers, &later, previous.links, entered).left;
-    let _ = remove_all(takers, later);
-    EndedPath {
-        entered: None,
-        left: left.unwrap_or_default(),
-    }
+    end_later(takers, previous, entered)
 }
 
 /// Removes a new chain. With a previous path, first leads packets back to that path, whose parts
-/// remain.
+/// remain. Returns the packets of the removed path.
 ///
 /// # Errors
 /// The first part does not change back, or a part of a new chain cannot be removed.
@@ -234,22 +243,31 @@ pub fn undo(
     takers: &dyn PartTakers,
     new: &Deployment,
     previous: Option<&Deployment>,
-) -> Result<(), ApiError> {
+) -> Result<EndedPath, ApiError> {
     let Some(previous) = previous else {
-        return take_down(takers, new);
+        return take_down(takers, new).map(|()| EndedPath::default());
     };
-    if !previous.enters_with(new) {
+    if let Some(first) = new.entrance().filter(|_| !previous.enters_with(new)) {
         // The previous path takes its packets, whatever remains of the new one.
-        let _ = take_down(takers, new);
-        return Ok(());
+        return Ok(end_path(takers, first, &new.later(), new.links).0);
     }
     let first = previous.parts.first();
     let up = first.map(|first| take(takers, first)).transpose()?;
     let entered = up.and_then(|up| up.previous_packets_out);
-    drain(takers, &new.later(), new.links, entered);
     // Packets are back in the previous path, whatever remains of the new one.
-    let _ = remove_all(takers, new.later());
-    Ok(())
+    Ok(end_later(takers, new, entered))
+}
+
+/// Removes the parts of a path behind its first part, into which no packet goes any more, when
+/// these `entered` packets have left them.
+fn end_later(takers: &dyn PartTakers, path: &Deployment, entered: Option<u64>) -> EndedPath {
+    let later = path.later();
+    let left = drain(takers, &later, path.links, entered).left;
+    let _ = remove_all(takers, later);
+    EndedPath {
+        first: EndedEntrance::Stays(entered.unwrap_or_default()),
+        left: left.unwrap_or_default(),
+    }
 }
 
 /// Removes all parts. The first part goes first, then the others when their packets have left.
@@ -289,7 +307,7 @@ fn end_path(
         _ => drained.left,
     };
     let ended = EndedPath {
-        entered: Some(entered),
+        first: EndedEntrance::Gone(entered),
         left: left.unwrap_or_default(),
     };
     (ended, removed)

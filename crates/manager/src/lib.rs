@@ -14,7 +14,7 @@ mod route;
 
 pub use budget::share_latency;
 pub use cut::{Section, cut};
-pub use deployment::{Deployment, EndedPath, PartTakers, PlacedPart};
+pub use deployment::{Deployment, EndedEntrance, EndedPath, PartTakers, PlacedPart};
 pub use plan::{Entrance, SpanPlan, SpanRequest, plan};
 pub use replicas::join;
 pub use route::{Route, find_access, find_route};

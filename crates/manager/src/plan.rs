@@ -148,7 +148,9 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             functions: section.functions.clone(),
             ingress: (number == 0).then(|| ingress.clone()),
             egress: (number == last).then(|| egress.clone()),
-            part: (last > 0 || chain.reverse.is_some()).then_some(part),
+            // A moved entrance has a new name, so the part must name the whole.
+            part: (last > 0 || chain.reverse.is_some() || entrance.part != first_name(&chain.name))
+                .then_some(part),
             latency_ns: budgets.as_ref().map(|budgets| budgets[number]),
             pairs: find_pairs(request, section),
             reverse: chain.reverse.clone(),

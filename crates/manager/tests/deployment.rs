@@ -8,7 +8,7 @@ use myelin_api::{
     ApiError, ChainState, ChainStatus, ChainUp, PacketAccount, PartStatus, UpRequest,
 };
 use myelin_manager::deployment::{NewPart, bring_up, retire, take_down, undo};
-use myelin_manager::{Deployment, EndedPath, PartTakers, PlacedPart};
+use myelin_manager::{Deployment, EndedEntrance, EndedPath, PartTakers, PlacedPart};
 
 /// Nodes that record their parts, and of which one ends at a given call.
 #[derive(Default)]
@@ -39,12 +39,16 @@ impl PartTakers for Nodes {
         let number = state.takes;
         state.takes += 1;
         let fails = state.failing.filter(|(at, _)| *at == number);
+        let mut is_new = true;
         if fails.is_none_or(|(_, is_taken)| is_taken) {
-            state.parts.insert((node.to_owned(), part.clone()));
+            is_new = state.parts.insert((node.to_owned(), part.clone()));
         }
         match fails {
             Some(_) => Err(ApiError::failed("lost the connection to the agent")),
-            None => Ok(up(&part)),
+            None => Ok(ChainUp {
+                previous_packets_out: (!is_new && state.counts).then_some(state.passed),
+                ..up(&part)
+            }),
         }
     }
 
@@ -102,6 +106,7 @@ fn status(part: &str, passed: u64) -> ChainStatus {
         policed: 0,
         policed_bytes: 0,
         dropped_fragments: 0,
+        missed: 0,
         part: Some(wires),
         packets_out: passed,
         drops: 0,
@@ -208,10 +213,19 @@ fn an_undone_change_leads_packets_back_before_new_parts_go() {
     let nodes = Nodes::default();
     let first = all_up(&nodes);
     let second = bring_up(&nodes, parts(1), Duration::ZERO, Some(&first)).unwrap();
-    let before = nodes.state.lock().unwrap().log.len();
-    undo(&nodes, &second, Some(&first)).unwrap();
+    let before = {
+        let mut state = nodes.state.lock().unwrap();
+        (state.counts, state.passed) = (true, 30);
+        state.log.len()
+    };
+    let undone = undo(&nodes, &second, Some(&first)).unwrap();
     assert_eq!(names(&nodes), OLD);
     assert_eq!(nodes.state.lock().unwrap().log[before], "take p0");
+    let all = EndedPath {
+        first: EndedEntrance::Stays(30),
+        left: 30,
+    };
+    assert_eq!(undone, all);
 }
 
 #[test]
@@ -258,7 +272,7 @@ fn a_path_with_another_first_part_comes_up_beside_the_previous_one() {
     assert_eq!(names(&nodes), NEW);
     assert!(state().parts.contains(&("n9".into(), "p0".into())));
     let all = EndedPath {
-        entered: Some(70),
+        first: EndedEntrance::Gone(70),
         left: 70,
     };
     assert_eq!(ended, all);
@@ -269,7 +283,16 @@ fn an_undone_change_keeps_the_previous_first_part_at_its_place() {
     let nodes = Nodes::default();
     let first = all_up(&nodes);
     let second = bring_up(&nodes, moved(), Duration::ZERO, Some(&first)).unwrap();
-    undo(&nodes, &second, Some(&first)).unwrap();
+    {
+        let mut state = nodes.state.lock().unwrap();
+        (state.counts, state.passed) = (true, 20);
+    }
+    let undone = undo(&nodes, &second, Some(&first)).unwrap();
+    let all = EndedPath {
+        first: EndedEntrance::Gone(20),
+        left: 20,
+    };
+    assert_eq!(undone, all);
     assert_eq!(names(&nodes), OLD);
     for (at, is_taken) in [(4, false), (5, true), (7, false), (7, true)] {
         let nodes = Nodes::default();

@@ -268,6 +268,35 @@ fn stamps_of_another_clock_are_not_compared() {
     assert!(own[3].is_some() && own[3] < all[3], "{own:?}");
 }
 
+/// Its functions keep their state and their workers by the name of the whole.
+#[test]
+fn a_chain_of_one_part_names_its_whole_where_its_entrance_moved() {
+    let (objects, _) = lab(&[0], "100ms");
+    let whole = |previous: Option<&Entrance>| {
+        let request = SpanRequest {
+            chain: &objects.chains[0],
+            topology: &objects.topologies[0],
+            path: 0x80_0001,
+            replica: 0,
+            generation: 2,
+            previous,
+            costs_ns: &[1.0],
+            spaces: &[],
+            address: &address,
+        };
+        let planned = plan(&request).unwrap();
+        let part = planned.parts[0].1.part.clone();
+        part.and_then(|part| part.whole)
+    };
+    assert_eq!(whole(None), None);
+    let elsewhere = Entrance {
+        node: "n9".into(),
+        interface: "eth0".into(),
+        part: "whole-p0".into(),
+    };
+    assert_eq!(whole(Some(&elsewhere)).as_deref(), Some("whole-p0"));
+}
+
 #[test]
 fn the_first_part_is_new_where_packets_enter_at_another_place() {
     let (objects, _) = lab(&[0, 1], "100ms");

@@ -52,6 +52,36 @@ fn load_is_that_of_the_workers_and_the_tightest_promise_is_the_limit() {
     assert_eq!(room.unwrap().longest_fs, tight.longest_fs);
 }
 
+/// All processes of a pipeline take time of its core, not only the first.
+#[test]
+fn load_of_a_pipeline_has_the_work_of_its_stages() {
+    let user = pinned(XOR, Space::User);
+    let with = |mapping: &str, functions: usize| {
+        let more = format!(
+            "  ports: {{ ingress: eth1, egress: eth2 }}\n  mapping: {mapping}\n  \
+             worker: {{ sharing: {{ policy: cooperative, reads: 2 }}, batch: 16 }}\n  \
+             sla: {{ rate: 1kpps, burst: 4, latency: 90ms, enforce: policer }}\n"
+        );
+        let chain = named("a", &vec![&*user; functions], &more);
+        let mut ledger = Ledger::default();
+        let (plan, booking) = plan_on_node(&ledger, &chain, &machine());
+        assert!(plan.admitted, "{mapping}: {:?}", plan.refusal);
+        ledger.insert(booking);
+        let found = load(&ledger, WORKERS).unwrap();
+        ledger.remove("a");
+        assert!(load(&ledger, WORKERS).unwrap().load.is_zero());
+        (found.load.long(), found.longest_fs.unwrap())
+    };
+    for functions in [2, 3] {
+        let (compact, _) = with("compact", functions);
+        let (pipeline, longest_fs) = with("pipeline", functions);
+        // The rings cost more than the calls of one process.
+        assert!(pipeline.rate > compact.rate, "{pipeline:?} {compact:?}");
+        assert!(pipeline.burst > compact.burst, "{pipeline:?} {compact:?}");
+        assert!(longest_fs > 0);
+    }
+}
+
 #[test]
 fn core_of_a_chain_without_a_rate_has_no_room_for_promises() {
     let mut ledger = Ledger::default();

@@ -78,3 +78,70 @@ fn an_agent_hands_a_core_over_among_its_own_workers() {
         "{refusal}"
     );
 }
+
+/// The other agent's file may be of another version, or broken.
+#[test]
+fn a_booking_with_impossible_values_is_refused() {
+    let has_two = |core| core < 2;
+    let sla = "  sla: { rate: 1kpps, burst: 8, latency: 100ms, enforce: policer }\n";
+    let turns = "  worker: { sharing: cooperative, batch: 16 }\n";
+    let all = [
+        plan(&Ledger::default(), "own", sla),
+        plan(&Ledger::default(), "free", ""),
+        plan(&Ledger::default(), "turns", &format!("{sla}{turns}")),
+        plan(
+            &Ledger::default(),
+            "rounds",
+            &format!("{sla}{turns}  mapping: pipeline\n"),
+        ),
+    ];
+    for (plan, booking) in &all {
+        assert_eq!(booking.check(&has_two), Ok(()), "{:?}", plan.chain);
+    }
+    let (_, booking) = &all[2];
+    let whole = serde_json::to_value(booking).unwrap();
+    let long_fs = "18000000000000000001";
+    let worker = "/visits/1/resource/Worker";
+    for (place, value, expected) in [
+        ("/chain", r#""""#, "is no name"),
+        ("/chain", r#""a\nb""#, "is no name"),
+        ("/part", r#"["", 1]"#, "is no name"),
+        ("/core_uses/0/core", "2", "core 2 does not exist"),
+        (&format!("{worker}/core"), "4000000000", "does not exist"),
+        (&format!("{worker}/wake_up_fs"), long_fs, "longer than five"),
+        (&format!("{worker}/rings/0"), "16777217", "above"),
+        (
+            &format!("{worker}/turn/Reads/switch_fs"),
+            long_fs,
+            "longer than five",
+        ),
+        ("/visits/1/work/packet_fs", long_fs, "longer than five"),
+        ("/visits/0/growth/scale", "1", "no growth of traffic"),
+        ("/visits/0/growth/longest", "59", "no longest frame"),
+        ("/visits/0/growth/bytes", "16777217", "above"),
+        ("/visits", "[]", "no server"),
+        ("/hops/0/visit", "9", "server 9"),
+        ("/hold/for_fs", long_fs, "longer than five"),
+        ("/rounds", "16777217", "above"),
+    ] {
+        let mut changed = whole.clone();
+        let at = changed
+            .pointer_mut(place)
+            .unwrap_or_else(|| panic!("{place}: {whole}"));
+        *at = serde_json::from_str(value).unwrap();
+        let hostile: Booking = serde_json::from_value(changed).unwrap();
+        let problem = hostile.check(&has_two).unwrap_err();
+        assert!(problem.contains(expected), "{place}: {problem}");
+    }
+    // Two paths in opposite directions would wait for each other.
+    let mut turned = whole.clone();
+    turned["visits"].as_array_mut().unwrap().reverse();
+    let mut twice = whole.clone();
+    let worker = twice["visits"][1].clone();
+    twice["visits"].as_array_mut().unwrap().push(worker);
+    for changed in [turned, twice] {
+        let hostile: Booking = serde_json::from_value(changed).unwrap();
+        let problem = hostile.check(&has_two).unwrap_err();
+        assert!(problem.contains("order of a path"), "{problem}");
+    }
+}

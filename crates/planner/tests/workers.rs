@@ -5,8 +5,9 @@ mod common;
 
 use common::node::{chain_on_shared_ports, plan_at, plan_on_node};
 use common::{FORWARD, XOR, machine, named, pinned};
-use myelin_planner::admission::{Ledger, Site};
-use myelin_planner::{Costs, Machine, Plan, plan};
+use myelin_planner::admission::{Ledger, Node, Site, review};
+use myelin_planner::costs::InBurst;
+use myelin_planner::{Cost, Costs, Machine, Plan, plan};
 use myelin_spec::{ServiceChain, Space};
 
 fn user_plan(name: &str, more: &str, machine: &Machine) -> Plan {
@@ -287,6 +288,60 @@ fn a_pipeline_in_cooperative_turns_has_a_bound_of_whole_rounds() {
     let refusal = plan_on_node(&ledger, &two, &machine()).0.refusal;
     let broken = "the promise to chain `b` would break";
     assert!(refusal.is_some_and(|refusal| refusal.contains(broken)));
+}
+
+/// With measured batches, a batch of a worker costs more in mapping `compact` than in `pipeline`.
+/// So the chains of one process are two servers, and the share of each in a turn is unknown.
+#[test]
+fn chains_of_one_worker_in_two_mappings_have_no_bound() {
+    let cost = |ns| Cost::new(ns, 0.0);
+    let costs = Costs {
+        in_burst: Some(InBurst {
+            kernel: cost(1000.0),
+            port: cost(900.0),
+            worker: cost(700.0),
+            ..InBurst::default()
+        }),
+        ..Costs::default()
+    };
+    let machine = machine();
+    let tried = |ledger: &Ledger, chain: &ServiceChain| {
+        let mut planned = plan(chain, &costs, &machine).unwrap();
+        let node = Node {
+            costs: &costs,
+            machine: &machine,
+            ledger,
+        };
+        let booking = review(&mut planned, chain, &node, &Site::planned(chain, &machine));
+        (planned, booking)
+    };
+    let chain = |name: &str, mapping: &str, owner: &str| {
+        let more = format!(
+            "  mapping: {mapping}\n  worker: {{ {COOPERATIVE} }}\n  sla: {{ {POLICED} }}\n"
+        );
+        let user = pinned(XOR, Space::User);
+        let mut chain = chain_on_shared_ports(name, &[&user, &user], &more);
+        chain.namespace = owner.to_owned();
+        chain
+    };
+    for (first, second) in [("compact", "pipeline"), ("pipeline", "compact")] {
+        let mut ledger = Ledger::default();
+        let (plan, booking) = tried(&ledger, &chain("a", first, "default"));
+        assert!(plan.bound.is_some(), "{first}: {:?}", plan.no_bound);
+        ledger.insert(booking);
+        let (plan, _) = tried(&ledger, &chain("b", second, "default"));
+        let why = plan.refusal.or(plan.no_bound).unwrap_or_default();
+        let expected = "in mappings `compact` and `pipeline` share each of its turns";
+        assert!(why.contains(expected), "{first}, {second}: {why}");
+        assert!(why.contains("`metadata.namespace`"), "{why}");
+        // One mapping, and the two remedies.
+        let (same, _) = tried(&ledger, &chain("b", first, "default"));
+        let (apart, _) = tried(&ledger, &chain("b", second, "other"));
+        for plan in [same, apart] {
+            assert_eq!(plan.refusal, None, "{first}, {second}");
+            assert!(plan.bound.is_some(), "{first}: {:?}", plan.no_bound);
+        }
+    }
 }
 
 #[test]

@@ -57,7 +57,13 @@ pub fn deployment_summary(up: &ChainUp, is_one_of_many: bool, width: u16) -> Str
         let reach = format!("myelin exec {chain}{slash}{} -- COMMAND", host.role);
         add_field(&mut out, &host.role, &reach, width);
     }
-    let next = format!("myelin ps {0}; myelin probe {0}; myelin down {0}", up.chain);
+    // A probe sends from end hosts.
+    let measure = if up.hosts.is_empty() {
+        "top".to_owned()
+    } else {
+        format!("probe {}", up.chain)
+    };
+    let next = format!("myelin ps {0}; myelin {measure}; myelin down {0}", up.chain);
     add_field(&mut out, "next", &next, width);
     out
 }

@@ -155,6 +155,13 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         );
         add_field(&mut out, "fragments", &text, width);
     }
+    if status.missed > 0 {
+        let text = format!(
+            "{} came faster than the front door takes packets, and never entered",
+            status.missed
+        );
+        add_field(&mut out, "missed", &text, width);
+    }
     if let Some(part) = &status.part {
         add_part(&mut out, part, width);
     }

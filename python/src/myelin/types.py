@@ -211,6 +211,10 @@ class ChainStatus(Record):
     """Time since the last packet came in, ms; absent before the first packet."""
     mapping: str
     """The chain's mapping of functions to processes."""
+    missed: int = 0
+    """Packets of a replay that came faster than the front door takes them. The port dropped them as
+    a device drops packets whose queue is full. They are not in `packets_in`.
+    """
     more_workers: list[WorkerStatus] = field(default_factory=list)
     """The workers of the other user functions, if each has its own."""
     owner: str
@@ -1771,7 +1775,9 @@ class SlaEvent(Record):
     evidence: list[str]
     """The figures that support the cause."""
     hop: str
-    """The function where the contract was violated, or `egress`; `-` if unknown."""
+    """The function where the contract was violated, or `egress`; of a chain over nodes the node, or
+    the links between two; `-` if unknown.
+    """
     lost: int
     """Packets lost in the violated seconds."""
     seconds: int

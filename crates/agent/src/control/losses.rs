@@ -1,24 +1,47 @@
-//! Judges the loss of each chain over nodes once a second, from the first node to the last.
+//! Judges the loss of each chain over nodes once a second, from the first node to the last. Each
+//! chain has a thread, so a silent agent delays only the chains with parts on its node.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use crate::control::sampler::SharedMonitor;
 use crate::deploy::spans;
 use crate::node::Node;
+use crate::node::spans::RunningSpan;
 
 /// Time between two readings of a chain.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Judges until the node is dropped.
-pub(crate) fn start(node: &Arc<Node>) {
-    let node = Arc::downgrade(node);
-    let started = Instant::now();
+/// Judges until the node is dropped. Violations get serial numbers of the monitor.
+pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
+    let (node, monitor) = (Arc::downgrade(node), Arc::clone(monitor));
     std::thread::spawn(move || {
-        while let Some(node) = node.upgrade() {
-            for span in node.spans.all() {
-                spans::judge_loss(&node, &span, started.elapsed());
+        let mut judged: Vec<Weak<RunningSpan>> = Vec::new();
+        while let Some(running) = node.upgrade() {
+            judged.retain(|span| span.strong_count() > 0);
+            for span in running.spans.all() {
+                let span = Arc::downgrade(&span);
+                if !judged.iter().any(|other| other.ptr_eq(&span)) {
+                    judged.push(Weak::clone(&span));
+                    judge(Weak::clone(&node), span, Arc::clone(&monitor));
+                }
             }
-            drop(node);
+            drop(running);
+            std::thread::sleep(READ_INTERVAL);
+        }
+    });
+}
+
+/// Judges one generation of a chain, in a thread, until it is dropped.
+fn judge(node: Weak<Node>, span: Weak<RunningSpan>, monitor: SharedMonitor) {
+    std::thread::spawn(move || {
+        while let Some((node, span)) = node.upgrade().zip(span.upgrade()) {
+            // A failed change may bring a previous generation back.
+            let current = node.spans.get(&span.chain.name);
+            if current.is_some_and(|current| Arc::ptr_eq(&current, &span)) {
+                spans::judge_loss(&node, &span, &monitor);
+            }
+            drop((span, node));
             std::thread::sleep(READ_INTERVAL);
         }
     });

@@ -15,9 +15,8 @@ use crate::api::ApiError;
 use crate::deploy::revision;
 use crate::node::black_box;
 use crate::node::chains::{ChainPorts, Chains, Generation, RunningChain};
-use crate::node::circuit::{
-    Circuit, LARGEST_MTU, MTU, find_links_of_ports, find_named_links, key_of_circuit,
-};
+use crate::node::circuit::{Circuit, find_links_of_ports, find_named_links, key_of_circuit};
+use crate::node::mtu::{LARGEST_MTU, MTU};
 use crate::node::port_faults;
 use crate::node::ports::{Port, PortKey, Ports, read_receive_queues};
 use crate::node::workers::Key;

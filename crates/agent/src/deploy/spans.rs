@@ -3,6 +3,7 @@
 //! The agent that owns the topology does this, because it alone knows all nodes. `myelin_manager`
 //! has the parts and their order; this file has the nodes.
 
+mod answers;
 mod place;
 mod restore;
 mod status;
@@ -26,7 +27,7 @@ use crate::node::Node;
 use crate::node::spans::{ReplicaPath, RunningSpan};
 use crate::pool::lock;
 
-pub(crate) use self::restore::{find_broken, restore};
+pub(crate) use self::restore::{Reason, find_broken, restore};
 pub(crate) use self::status::{judge_loss, list};
 
 /// Chains over nodes that a request made or changed. Dropping the value undoes that, unless they
@@ -71,9 +72,13 @@ fn undo(
     let nodes = nodes_of(node, &new.chain, &new.topology)?;
     let old = previous.as_ref().map(|previous| &previous.deployment);
     // Until all parts are gone, `ps` and `down` know the chain.
-    deployment::undo(&nodes, &new.deployment, old)?;
+    let ended = deployment::undo(&nodes, &new.deployment, old)?;
     match previous {
-        Some(previous) => node.spans.insert(previous),
+        Some(previous) => {
+            let has_one_part = new.deployment.parts.len() == 1;
+            lock(&previous.earlier_paths).add(&ended, has_one_part, true);
+            node.spans.insert(previous);
+        }
         None => drop(node.spans.remove(&new.chain.name)),
     }
     Ok(())
@@ -89,22 +94,8 @@ fn retire(node: &Node, new: &RunningSpan, previous: &RunningSpan) {
         }
     };
     let ended = deployment::retire(&nodes, &previous.deployment, &new.deployment);
-    let mut before = lock(&new.earlier_paths);
-    match ended.entered {
-        None => {
-            let first = new.deployment.ups.first();
-            let first = first.and_then(|up| up.previous_packets_out);
-            before.first += first.unwrap_or_default();
-            before.whole += ended.left;
-        }
-        Some(entered) => {
-            let is_only = previous.deployment.parts.len() == 1;
-            let earlier = if is_only { before.first } else { 0 };
-            before.whole += ended.left.saturating_sub(earlier);
-            before.entered += entered;
-            before.first = 0;
-        }
-    }
+    let has_one_part = previous.deployment.parts.len() == 1;
+    lock(&new.earlier_paths).add(&ended, has_one_part, false);
 }
 
 /// Finds the topology of a chain's nodes.

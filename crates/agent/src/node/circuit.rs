@@ -13,16 +13,11 @@ use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, HostInfo};
 use crate::node::Parts;
+use crate::node::mtu::MTU;
 use crate::node::port_faults::{find_header_fault, find_loop};
 use crate::node::ports::{Port, PortKey, PortLease, Ports};
 use crate::node::wire::Wires;
 use crate::pool::Lease;
-
-/// Largest IP packet on the links that Myelin makes, bytes.
-pub(crate) const MTU: u32 = 1500;
-/// Largest MTU of a port whose packets meet XDP programs or user-space functions, bytes. A packet
-/// with its headers, its headroom and the kernel's own data must fit in one page.
-pub(crate) const LARGEST_MTU: u32 = 3400;
 
 /// A chain's lease on a circuit. The key is [`key_of_circuit`] of the chain that made the circuit.
 pub(crate) type CircuitLease = Lease<String, Circuit>;

@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use myelin_dataplane::{Launched, Launcher, WorkerConfig};
@@ -174,7 +174,7 @@ impl Confinement {
         }
     }
 
-    /// Starts a further program in a running container.
+    /// Starts a further program in a running container, unless `is_ending` becomes true before.
     ///
     /// # Errors
     /// This is no container, or the program does not start.
@@ -182,10 +182,11 @@ impl Confinement {
         &self,
         request: &ExecRequest,
         descriptors: [OwnedFd; 3],
+        is_ending: &AtomicBool,
     ) -> Result<ContainerProgram, ApiError> {
         let container = self.container.as_ref();
         let container = container.ok_or_else(|| ApiError::failed("this is no container"))?;
-        let started = container.start_program(request, descriptors);
+        let started = container.start_program(request, descriptors, is_ending);
         started.map_err(|error| self.explain(error))
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,8 @@ struct HostContainer {
     started: Instant,
     /// The end of the program; `None`: it runs.
     end: Mutex<Option<ProgramExit>>,
+    /// Whether a request ends the container: a further program that starts is interrupted.
+    is_ending: AtomicBool,
 }
 
 impl HostContainers {
@@ -115,8 +118,7 @@ impl HostContainers {
             slots.insert(key.clone(), Slot::Changing)
         };
         if let Some(Slot::Running(ended)) = ended {
-            // Readers hold a container briefly.
-            end_all(&[&wait_until_unique(ended)]);
+            end(ended);
         }
         match HostContainer::start(parts, host, request, user) {
             Ok(container) => {
@@ -220,7 +222,8 @@ impl HostContainers {
                 "{title}: its program has ended, it {end}; {output}"
             )));
         }
-        let started = container.confinement.start_program(request, descriptors);
+        let confinement = &container.confinement;
+        let started = confinement.start_program(request, descriptors, &container.is_ending);
         started.map_err(|error| ApiError {
             message: format!("{title}: {error}"),
             ..error
@@ -243,10 +246,7 @@ impl HostContainers {
         let Some(Slot::Running(container)) = removed else {
             return Err(missing(host, name));
         };
-        // Readers hold a container briefly.
-        let container = wait_until_unique(container);
-        end_all(&[&container]);
-        drop(container);
+        end(container);
         lock(&self.0).remove(&key);
         Ok(())
     }
@@ -263,8 +263,7 @@ impl HostContainers {
         };
         for slot in own {
             if let Slot::Running(container) = slot {
-                // Readers hold a container briefly.
-                end_all(&[&wait_until_unique(container)]);
+                end(container);
             }
         }
     }
@@ -306,6 +305,13 @@ impl Drop for HostContainers {
         let all: Vec<&HostContainer> = running.iter().map(|container| &**container).collect();
         end_all(&all);
     }
+}
+
+/// Ends a container that no request finds any more.
+fn end(container: Arc<HostContainer>) {
+    container.is_ending.store(true, Ordering::Relaxed);
+    // Readers hold a container briefly, and a start of a further program until it is interrupted.
+    end_all(&[&wait_until_unique(container)]);
 }
 
 /// Asks all programs to end, and kills those that do not. The groups' removal kills the rest.
@@ -396,6 +402,7 @@ impl HostContainer {
             described,
             started,
             end: Mutex::default(),
+            is_ending: AtomicBool::new(false),
         })
     }
 

@@ -11,7 +11,7 @@ use myelin_linux::netlink::Netlink;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 
 use crate::api::{ApiError, short_hash};
-use crate::node::circuit::LARGEST_MTU;
+use crate::node::mtu::LARGEST_MTU;
 use crate::node::workers::{WorkerState, socket_redirect};
 
 /// The internal link of a worker, its sockets and its re-entry door.

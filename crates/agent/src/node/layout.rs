@@ -54,6 +54,11 @@ pub(crate) trait Layout: Send + Sync {
         0
     }
 
+    /// Returns the packets that a port in memory dropped before its front door.
+    fn missed(&self) -> u64 {
+        0
+    }
+
     /// The front door that sends packets to this generation.
     fn front_door(&self) -> FrontDoor<'_>;
 

@@ -34,6 +34,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time without an answer after which an agent is silent. Also an agent with a small share of a
 /// busy core answers in this time.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
+/// Time without an answer after which a chain with a part on the node is not brought up again yet.
+const PROMPT: Duration = Duration::from_secs(3);
 /// Time without a second answer after which a silent agent is killed: the first answer may have
 /// been late because the whole machine stood still.
 const KILLED_AFTER: Duration = Duration::from_secs(10);
@@ -195,6 +197,11 @@ impl NodeAgent {
     /// Asks the agent for a sign of life.
     pub(crate) fn check(&self) -> Health {
         self.ask(SILENT_AFTER)
+    }
+
+    /// Whether the agent runs and does not answer now.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.ask(PROMPT) == Health::Silent
     }
 
     fn ask(&self, limit: Duration) -> Health {

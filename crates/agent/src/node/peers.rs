@@ -5,21 +5,26 @@
 //! decides under a lock on the directory of the machine's agent, so two agents never promise the
 //! same time of a core. The kernel frees the lock of a killed agent. The bookings of an agent count
 //! as long as it holds the lock on its own run directory, so those of a killed agent are free at
-//! once. Without a readable file of a running agent, nothing is admitted.
+//! once. Without a readable file of a running agent, nothing is admitted. The file may be of
+//! another version, so the agent checks each value before the planner computes with it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use myelin_linux::affinity;
 use myelin_linux::journal::{Journal, Resource};
 use myelin_planner::admission::{Booking, Ledger, peer_of_node};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::api::{ApiError, RunDir};
 
-/// Longest time that another agent may take for a decision.
+/// Longest time that another agent may take for a decision. A decision takes milliseconds, so only
+/// an agent that is stopped holds the lock longer. Meanwhile this agent keeps its own lock: it can
+/// decide nothing without the bookings of the others.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 /// The name of the machine's own agent among the others.
@@ -129,8 +134,7 @@ impl PeersGuard<'_> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(unreadable(&path, &error.to_string())),
             };
-            let bookings: Vec<Booking> = serde_json::from_slice(&text)
-                .map_err(|error| unreadable(&path, &error.to_string()))?;
+            let bookings = read_bookings(&text).map_err(|error| unreadable(&path, &error))?;
             let bookings = bookings.into_iter();
             all.extend(bookings.map(|booking| booking.of_peer(&name)));
         }
@@ -177,6 +181,21 @@ impl PeersGuard<'_> {
             chains.join(", ")
         ))
     }
+}
+
+/// Reads the bookings of an agent, and checks their values.
+fn read_bookings(text: &[u8]) -> Result<Vec<Booking>, String> {
+    let bookings: Vec<Booking> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let mut names = BTreeSet::new();
+    for (index, booking) in bookings.iter().enumerate() {
+        let checked = booking.check(&affinity::is_present);
+        checked.map_err(|problem| format!("booking {index}: {problem}"))?;
+        if !names.insert(&booking.chain) {
+            let chain = &booking.chain;
+            return Err(format!("booking {index}: a second one of `{chain}`"));
+        }
+    }
+    Ok(bookings)
 }
 
 fn unreadable(path: &Path, error: &str) -> ApiError {

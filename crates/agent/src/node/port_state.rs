@@ -2,7 +2,7 @@
 //!
 //! All functions are pure. `control::links` reads the links and acts.
 
-use crate::node::circuit::LARGEST_MTU;
+use crate::node::mtu::LARGEST_MTU;
 
 /// The state of a link that matters to a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use myelin_manager::deployment::NewPart;
-use myelin_manager::{Deployment, Entrance};
+use myelin_manager::{Deployment, EndedEntrance, EndedPath, Entrance};
 use myelin_packet::meta::MAX_SPI;
 use myelin_planner::Plan;
 use myelin_policy::sla::WholeLoss;
@@ -84,6 +84,15 @@ impl RunningSpan {
         parts.iter().enumerate().map(before)
     }
 
+    /// Returns the node of each replica, in the order of the paths; empty without replicas.
+    pub(crate) fn replica_nodes(&self) -> impl Iterator<Item = &str> {
+        let at = self.chain.replicated().map(|(at, _)| at);
+        let functions = self
+            .paths()
+            .filter_map(move |(_, chain)| chain.functions.get(at?));
+        functions.filter_map(|function| function.node.as_deref())
+    }
+
     /// Whether as many replicas run as the chain declares. A silent node leaves fewer.
     pub(crate) fn has_all_replicas(&self) -> bool {
         let declared = self.declared.replicated().map_or(1, |(_, count)| count);
@@ -100,6 +109,30 @@ pub(crate) struct EarlierPaths {
     pub(crate) first: u64,
     /// Packets that left the last part of each path.
     pub(crate) whole: u64,
+}
+
+impl EarlierPaths {
+    /// Adds a path that has ended, with whether its only part counted the packets of earlier paths
+    /// too. `is_undone`: the path before goes on.
+    pub(crate) fn add(&mut self, ended: &EndedPath, has_one_part: bool, is_undone: bool) {
+        match ended.first {
+            EndedEntrance::Stays(left) => {
+                self.first += left;
+                self.whole += ended.left;
+            }
+            // The part was new with its path.
+            EndedEntrance::Gone(entered) if is_undone => {
+                self.entered += entered;
+                self.whole += ended.left;
+            }
+            EndedEntrance::Gone(entered) => {
+                let earlier = if has_one_part { self.first } else { 0 };
+                self.whole += ended.left.saturating_sub(earlier);
+                self.entered += entered;
+                self.first = 0;
+            }
+        }
+    }
 }
 
 /// The running chains over nodes, by name.

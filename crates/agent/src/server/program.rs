@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Child;
 
 use myelin_linux::process::{PidFd, Process, Signal};
+use myelin_linux::procfs::Stat;
 use myelin_linux::session;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -104,12 +105,9 @@ fn start_on_host(
 
 /// Returns the program with this number, and what becomes readable when the child has ended.
 fn watch(child: &Child, pid: u32) -> Result<(Process, AsyncFd<OwnedFd>), ApiError> {
-    let process = match Process::of(pid) {
-        // A program in a container may have ended already.
-        Err(_) if pid != child.id() => Process::of(child.id()),
-        found => found,
-    };
-    let process = process.map_err(ApiError::failed)?;
+    let process = find_program(child.id(), pid)
+        .map_or_else(|| Process::of(child.id()), Ok)
+        .map_err(ApiError::failed)?;
     let handle = PidFd::open(child.id()).map_err(ApiError::failed)?;
     let end = handle
         .as_fd()
@@ -119,6 +117,16 @@ fn watch(child: &Child, pid: u32) -> Result<(Process, AsyncFd<OwnedFd>), ApiErro
     let end = unsafe { AsyncFd::register_with_interest(end, Interest::READABLE) };
     let end = end.map_err(ApiError::failed)?;
     Ok((process, end))
+}
+
+/// Returns the program that this runc has started. A program may have ended already, and its number
+/// may belong to a stranger, whose parent is not runc.
+fn find_program(runc: u32, pid: u32) -> Option<Process> {
+    let process = Process::of(pid).ok()?;
+    let stat = Stat::read(pid).ok()?;
+    // The second reading after the parent's shows that the number has not changed hands.
+    let is_own = stat.parent == runc && Process::of(pid).is_ok_and(|again| again == process);
+    is_own.then_some(process)
 }
 
 fn start_error(host: &str, request: &ExecRequest, error: &io::Error) -> ApiError {
@@ -132,4 +140,24 @@ fn start_error(host: &str, request: &ExecRequest, error: &io::Error) -> ApiError
         error.to_string()
     };
     ApiError::failed(format!("{host}: cannot run `{program}`: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_strangers_process_number_is_no_program() {
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
+        let (own, pid) = (std::process::id(), child.id());
+        let found = find_program(own, pid);
+        let of_stranger = find_program(pid, own);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.map(|process| process.pid), Some(pid));
+        assert_eq!(of_stranger, None, "this process is no child of its child");
+        assert_eq!(find_program(own, pid), None, "the program has ended");
+    }
 }

@@ -1,11 +1,10 @@
 //! `myelin shell`: a shell for a network, from the Python package.
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use myelin_api::{ApiError, RunDir};
+use myelin_bench::{find_python_package, prepend_to_search_path};
 
 use crate::output;
 
@@ -29,7 +28,8 @@ pub(crate) struct Arguments {
 /// Replaces this process by the shell.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let program = output::program_path()?;
-    let search_path = find_package(&program).map(prepend_to_search_path);
+    let search_path = find_python_package(&program);
+    let search_path = search_path.map(|directory| prepend_to_search_path(&directory));
     let python = || {
         let mut python = Command::new("python3");
         python.envs(search_path.iter().map(|path| ("PYTHONPATH", path)));
@@ -53,26 +53,4 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         .env("MYELIN", &program)
         .exec();
     Err(ApiError::failed(format!("cannot run python3: {error}")))
-}
-
-/// Finds the package that `make install` puts next to this program, or that of the repository where
-/// this program was built.
-fn find_package(program: &Path) -> Option<PathBuf> {
-    let prefix = program.parent()?.parent()?;
-    let installed = prefix.join("lib/myelin/python");
-    let built = prefix
-        .parent()
-        .map(|repository| repository.join("python/src"));
-    let mut candidates = [Some(installed), built].into_iter().flatten();
-    candidates.find(|directory| directory.join("myelin/shell.py").is_file())
-}
-
-/// Prepends a directory to the places where Python searches packages.
-fn prepend_to_search_path(directory: PathBuf) -> OsString {
-    let mut path = directory.into_os_string();
-    if let Some(others) = std::env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
-        path.push(":");
-        path.push(others);
-    }
-    path
 }

@@ -165,6 +165,20 @@ fn sojourns_of_different_clocks_are_added() {
     lab.end();
 }
 
+/// The violation is an event of the whole, with the link that lost the packets. It ends.
+fn check_event(lab: &Lab, over: &str) {
+    let all = || lab.myelin.run_json(&["events", over, "--json"]);
+    wait_for("the end of the violation", || all()[0]["end"].is_string());
+    let events = all();
+    let event = &events[0];
+    assert_eq!(event["chain"], over, "{events}");
+    assert_eq!(event["terms"], serde_json::json!(["loss"]), "{events}");
+    assert_eq!(event["cause"], "link", "{events}");
+    assert_eq!(event["hop"], "links from n1 to n2", "{events}");
+    assert!(event["lost"].as_u64() > Some(10), "{events}");
+    assert!(event["start"].as_str() < event["end"].as_str(), "{events}");
+}
+
 /// No part loses a packet, and so each keeps the agreed loss. The link between them loses half.
 #[test]
 fn the_loss_of_the_whole_is_judged() {
@@ -194,5 +208,6 @@ fn the_loss_of_the_whole_is_judged() {
     let over = lab.myelin.chain_name("over");
     let details = lab.myelin.run_ok(&["ps", &over]);
     assert!(details.contains("of 10 % agreed, violated"), "{details}");
+    check_event(&lab, &over);
     lab.end();
 }

@@ -1,12 +1,14 @@
 //! Agents of nodes that are killed or silent, while a chain over nodes is up, comes up or changes.
 
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use myelin_linux::netns::Netns;
 use serde_json::Value;
 
-use super::lab::{Lab, file, up, with_functions};
+use super::lab::{Lab, TARGET, file, pass, up, with_functions};
 use crate::common::{self, kill, skip_unless_root, wait_for};
 
 #[test]
@@ -176,5 +178,63 @@ fn an_agent_that_answers_when_it_is_asked_again_stays() {
     assert_eq!(lab.node_pid(2), pid);
     lab.expect(0x40, 0x43);
     assert!(lab.status()["restored"].is_null());
+    lab.end();
+}
+
+/// Two chains over a line of four nodes: `over` to its first link, `spare` over the last two, whose
+/// link loses packets.
+fn two_chains() -> String {
+    let both = file(&[1, 2], 4, &[0x01, 0x02])
+        .replace("hosts: [ h1, h2 ]", "hosts: [ h1, h2, h3, h4 ]")
+        .replace(
+            "    - { ends: [ n4, h2 ] }\n",
+            "    - { ends: [ n4, h2 ] }\n    - { ends: [ h3, n3 ] }\n    - { ends: [ n2, h4 ] }\n",
+        )
+        .replace("ends: [ n3, n4 ]", "ends: [ n3, n4 ], loss: 50%")
+        .replace("egress: @line/h2", "egress: @line/h4")
+        .replace("destination: 10.0.0.2/32", "destination: 10.0.0.4/32")
+        .replace("  ports:", "  sla: { loss: 10% }\n  ports:");
+    let (_, over) = both.split_once("---\n").unwrap();
+    let spare = over
+        .replace("@over", "@spare")
+        .replace("destination: 10.0.0.4/32", "destination: 10.0.0.2/32")
+        .replace("node: n1", "node: n3")
+        .replace("node: n2", "node: n4")
+        .replace("@line/h1", "@line/h3")
+        .replace("@line/h4", "@line/h2");
+    format!("{both}---\n{spare}")
+}
+
+/// A silent agent delays neither the restart of another one nor the verdicts on chains elsewhere.
+#[test]
+fn a_silent_agent_delays_only_itself() {
+    if skip_unless_root() {
+        return;
+    }
+    let lab = Lab::up(&two_chains());
+    let h3 = Netns::open(&format!("myelin-{}-h3", lab.myelin.chain_name("line"))).unwrap();
+    let h3 = h3.enter(|| UdpSocket::bind("10.0.0.3:0")).unwrap().unwrap();
+    wait_for("a datagram of the second chain", || {
+        pass(&h3, &lab.h2, 0x40) == Some(0x43)
+    });
+    let [silent, killed] = [1, 2].map(|node| lab.node_pid(node));
+    common::sh(&format!("kill -STOP {silent}"));
+    kill(&killed);
+    for _ in 0..100 {
+        let _ = h3.send_to(&[0x40], TARGET);
+    }
+    let events = || lab.myelin.run_json(&["events", "--json"]);
+    wait_for("the events of the other nodes", || {
+        let events = events();
+        let spare = lab.myelin.chain_name("spare");
+        let mut all = events.as_array().unwrap().iter();
+        find_event(&events, "back", "n2").is_some()
+            && all.any(|event| event["chain"] == spare && event["lost"].as_u64() > Some(10))
+    });
+    // The agent of n1 is still asked for the first time.
+    let events = events();
+    assert!(find_event(&events, "silent", "n1").is_none(), "{events}");
+    common::sh(&format!("kill -CONT {silent}"));
+    drop(h3);
     lab.end();
 }

@@ -110,7 +110,9 @@ impl Lab {
     pub(crate) fn node_pid(&self, number: usize) -> Value {
         let name = self.myelin.chain_name("line");
         let status = self.myelin.run_json(&["ps", &name, "--json"]);
-        status["hosts"][1 + number]["agent"]["pid"].clone()
+        let mut hosts = status["hosts"].as_array().unwrap().iter();
+        let node = hosts.find(|host| host["name"] == format!("n{number}"));
+        node.unwrap()["agent"]["pid"].clone()
     }
 
     /// The chains that the agent of a node runs.

@@ -248,9 +248,10 @@ fn parts_of(myelin: &Myelin) -> BTreeSet<String> {
         .collect()
 }
 
-/// The flows of a silent node go to the other replicas. Flows of the others stay.
+/// The flows of a silent node go to the other replicas, and return to it when its agent answers
+/// again. Flows of the others stay. No packet is lost on the way back.
 #[test]
-fn other_replicas_take_the_flows_of_a_silent_node() {
+fn other_replicas_take_the_flows_of_a_silent_node_until_it_answers() {
     if skip_unless_root() {
         return;
     }
@@ -285,6 +286,19 @@ fn other_replicas_take_the_flows_of_a_silent_node() {
         assert_ne!(after, "n3");
         assert!(before == "n3" || before == after, "{before} {after}");
     }
+    let (from, to) = (CLIENT.parse().unwrap(), SERVER.parse().unwrap());
+    let ends = ((netns(&myelin, "h1"), from), (netns(&myelin, "h2"), to));
+    let traffic = Traffic::between(ends.0, (ends.1, 9001));
+    wait_for("the replica of the node that was silent", || {
+        parts_of(&myelin).contains("n3")
+    });
+    traffic.wait_for_packets(300);
+    let (sent, arrivals) = traffic.stop();
+    assert_eq!(arrivals.keys.len() as u64, sent, "lost packets");
+    assert!(arrivals.keys.values().all(|key| *key == 7));
+    assert_eq!(nodes_of_flows(), before);
+    let restored = status(&myelin, "over")["restored"].to_string();
+    assert!(restored.contains("takes a replica"), "{restored}");
     drop((clients, server));
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -116,6 +116,36 @@ fn packets_at_a_rate_have_even_stamps_and_those_without_room_are_lost() {
 }
 
 #[test]
+fn packets_faster_than_the_front_door_are_missed_and_none_becomes_old() {
+    let mut bench = Bench::new(replay(
+        vec![build::udp_v4(8)],
+        ReplayTimes::Even(100_000_000),
+    ));
+    bench.redirect();
+    bench.port.poll_arrivals(8);
+    let mut looked_ns = 0;
+    for _ in 0..3 {
+        // 100 000 packets arrive, and the queue has 4096.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let now_ns = monotonic_ns();
+        assert_eq!(bench.port.poll_arrivals(u32::MAX), RING);
+        while bench.port.count_received() > 0 {
+            let (meta, _) = bench.pass();
+            assert!(
+                meta.stamp_ns > looked_ns,
+                "the packet arrived before the last look"
+            );
+        }
+        looked_ns = now_ns;
+    }
+    let door = bench.stats.door(7).unwrap();
+    assert!(door.missed > 200_000, "{door:?}");
+    assert_eq!(door.packets + door.missed, bench.port.arrived);
+    assert!(door.packets <= 4 * MAX_LOOK, "{door:?}");
+    assert_eq!(door.lost + 3 * u64::from(RING), door.packets, "{door:?}");
+}
+
+#[test]
 fn a_sleeping_worker_wakes_at_the_next_packet() {
     let mut bench = Bench::new(replay(vec![build::udp_v4(8)], ReplayTimes::Even(100)));
     bench.redirect();

@@ -71,6 +71,7 @@ const LAST_NS: usize = 2;
 const POLICED: usize = 3;
 const POLICED_BYTES: usize = 4;
 const LOST: usize = 5;
+const MISSED: usize = 6;
 
 /// Words of the sojourn summary.
 const SUM: usize = 0;
@@ -366,6 +367,11 @@ impl DoorCounters {
     /// Counts a packet that found no room behind the door.
     pub fn count_lost(&self) {
         add(&self.0[LOST], 1);
+    }
+
+    /// Counts packets that the port dropped before the door.
+    pub fn count_missed(&self, packets: u64) {
+        add(&self.0[MISSED], packets);
     }
 }
 

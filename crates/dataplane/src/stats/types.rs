@@ -63,6 +63,8 @@ pub struct DoorStats {
     pub policed_bytes: u64,
     /// Packets that found no room behind the door, of ports in memory.
     pub lost: u64,
+    /// Packets that the port dropped before the door, for all its chains, of ports in memory.
+    pub missed: u64,
 }
 
 /// Statistics of one generation of a chain in a worker.

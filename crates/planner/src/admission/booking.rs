@@ -165,6 +165,17 @@ impl Booking {
         flow::work_curve(&self.profile, &work, &visits.last()?.growth)
     }
 
+    /// Returns the arrival curve of the chain's work in the rounds of a pipeline, behind the first
+    /// turn. Zero without stages.
+    pub(super) fn rounds_curve(&self) -> Option<ArrivalCurve> {
+        let steps = self.hops.iter().filter(|hop| hop.in_rounds);
+        let Some(visit) = steps.clone().find_map(|hop| self.visits.get(hop.visit)) else {
+            return Some(ArrivalCurve::default());
+        };
+        let work = steps.fold(Work::default(), |work, hop| work.plus(hop.work));
+        flow::work_curve(&self.profile, &work, &visit.growth)
+    }
+
     /// Returns the arrival curve of the chain's packets at the worker's sockets.
     pub(super) fn packet_curve(&self) -> Option<ArrivalCurve> {
         const ONE_PER_PACKET: Work = Work {

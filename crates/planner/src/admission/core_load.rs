@@ -38,6 +38,10 @@ impl Ledger {
                 },
             };
             for group in evaluator.groups_at(server) {
+                load = match load.plus(&evaluator.arrivals_in_rounds(group, server)?) {
+                    Some(sum) => sum,
+                    None => return Ok(None),
+                };
                 let promise = self
                     .group(group)
                     .and_then(|group| group.tightest_promise(0));

@@ -298,6 +298,24 @@ impl<'a> Evaluator<'a> {
             .ok_or_else(overload)
     }
 
+    /// Like [`Self::arrivals`] at a worker, of the work in rounds behind the first turn, all of
+    /// which counts as work of arriving packets.
+    pub(super) fn arrivals_in_rounds(
+        &self,
+        group: usize,
+        server: usize,
+    ) -> Result<ArrivalCurve, Unbounded> {
+        let GroupView {
+            servers: path,
+            sums,
+            ..
+        } = self.group(group)?;
+        let overload = || self.error_at(server, Unbounded::Overload);
+        let index = path.iter().position(|visited| *visited == server);
+        let index = index.ok_or_else(overload)?;
+        after_delay(&sums.in_rounds, self.delay_variation_fs(group, index)?).ok_or_else(overload)
+    }
+
     /// Like [`Self::arrivals`], in packets.
     pub(super) fn packets(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
         let GroupView { route, sums, .. } = self.group(group)?;

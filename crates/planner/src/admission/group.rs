@@ -38,6 +38,9 @@ pub(super) struct GroupSums {
     pub(super) curves: Vec<ArrivalCurve>,
     /// Work of the chains, with each packet's cost at its most expensive server.
     pub(super) max_work: ArrivalCurve,
+    /// Work on the worker's core behind the first turn, in the rounds of pipelines, without
+    /// upstream burstiness.
+    pub(super) in_rounds: ArrivalCurve,
     /// Number of packets, without upstream burstiness.
     pub(super) packet_count: ArrivalCurve,
     /// The worker's work at departures from the chains' shapers.
@@ -61,6 +64,7 @@ pub(super) struct GroupSums {
 struct BookingShare {
     curves: Vec<ArrivalCurve>,
     max_work: ArrivalCurve,
+    in_rounds: ArrivalCurve,
     packet_count: ArrivalCurve,
     at_departure: ArrivalCurve,
     departure_fs: u128,
@@ -77,6 +81,7 @@ impl BookingShare {
         Some(Self {
             curves: curves.collect::<Option<_>>()?,
             max_work: booking.max_work_curve()?,
+            in_rounds: booking.rounds_curve()?,
             packet_count: booking.packet_curve()?,
             at_departure,
             departure_fs,
@@ -127,14 +132,16 @@ impl GroupSums {
         let share = BookingShare::of(booking)?;
         let curves = self.curves.iter().zip(&share.curves);
         let curves = curves.map(|(all, own)| sum(all, own));
-        let (curves, max_work, packet_count, at_departure, departure_fs) = (
+        let (curves, max_work, in_rounds, packet_count, at_departure, departure_fs) = (
             curves.collect::<Option<_>>()?,
             sum(&self.max_work, &share.max_work)?,
+            sum(&self.in_rounds, &share.in_rounds)?,
             sum(&self.packet_count, &share.packet_count)?,
             sum(&self.at_departure, &share.at_departure)?,
             sum_fs(self.departure_fs, share.departure_fs)?,
         );
         (self.curves, self.max_work, self.packet_count) = (curves, max_work, packet_count);
+        self.in_rounds = in_rounds;
         (self.at_departure, self.departure_fs) = (at_departure, departure_fs);
         Some(())
     }

@@ -14,14 +14,14 @@ pub(crate) const MAX_EVENTS: usize = 1000;
 const KEPT_SECONDS_TO_END: u32 = 3;
 
 /// The events of one chain.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Events {
     list: VecDeque<SlaEvent>,
     open: Option<OpenEvent>,
 }
 
 /// The violation in progress. Its event is the last in `list`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct OpenEvent {
     worst: f64,
     end: SystemTime,

@@ -47,7 +47,8 @@ pub(crate) fn lost_core_breach(core: u32, is_lost: bool) -> Breach {
     }
 }
 
-fn check_bound(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {
+/// Returns the breach of a term whose measured value is above its bound.
+pub(crate) fn check_bound(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {
     (measured > bound).then(|| Breach {
         term,
         measured,

@@ -97,6 +97,12 @@ impl SlaMonitor {
         verdicts.collect()
     }
 
+    /// The serial number of the last event. Events of chains over nodes have numbers between those
+    /// of this monitor.
+    pub fn last_serial(&mut self) -> &mut u64 {
+        &mut self.serial
+    }
+
     /// Returns the SLA status of one chain.
     pub fn status(&self, name: &str, spi: u32) -> Option<SlaStatus> {
         let history = self.chains.get(name)?;

@@ -288,7 +288,7 @@ pub enum SlaCause {
     Sharing,
     /// A function dropped packets.
     Function,
-    /// An interface refused packets.
+    /// An interface refused packets, or the links between two nodes lost them.
     Link,
     /// A worker or a black box ended, or was not running.
     Failure,
@@ -332,7 +332,8 @@ pub struct SlaEvent {
     pub seconds: u64,
     /// The violated terms.
     pub terms: Vec<SlaTerm>,
-    /// The function where the contract was violated, or `egress`; `-` if unknown.
+    /// The function where the contract was violated, or `egress`; of a chain over nodes the node,
+    /// or the links between two; `-` if unknown.
     pub hop: String,
     /// The cause.
     pub cause: SlaCause,

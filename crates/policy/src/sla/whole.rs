@@ -2,15 +2,17 @@
 //!
 //! Each part counts the packets that it loses. The links between the parts lose packets, too: those
 //! that a part has sent, and that the next part has not received after the delay of the link and a
-//! second.
+//! second. Violated seconds are events, whose cause is the part or the link that lost most.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sla::SlaState;
-use crate::sla::judge::loss_percent;
+use crate::sla::cause::Finding;
+use crate::sla::events::{Events, Violation};
+use crate::sla::judge::{check_bound, loss_percent};
+use crate::sla::{Losses, SlaCause, SlaEvent, SlaState, SlaTerm, SlaWindow};
 
 /// Time, besides the delay of the link, after which a packet between two nodes counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -47,6 +49,10 @@ pub struct SpanLoss {
 pub struct PartCounts {
     /// The part's name on its node. A part with a new name counts from zero.
     pub name: String,
+    /// The node.
+    pub node: String,
+    /// The cause and the hop of the part's own violation, while one is in progress.
+    pub violation: Option<(SlaCause, String)>,
     /// Packets that arrived, without the policed ones.
     pub conformed: u64,
     /// Packets that the part lost.
@@ -63,12 +69,16 @@ pub struct PartCounts {
 }
 
 /// The counters of all parts of a chain at one time.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeReading {
+    /// The chain's name.
+    pub chain: String,
     /// The path of the chain. The packets between the nodes count from zero on a new path.
     pub path: u32,
     /// The time of the reading, from any beginning.
     pub at: Duration,
+    /// The date of the reading.
+    pub end: SystemTime,
     /// The parts, in the order of the chain.
     pub parts: Vec<PartCounts>,
 }
@@ -88,6 +98,9 @@ pub struct WholeLoss {
     judged_s: u64,
     violated_s: u64,
     violated_now: bool,
+    /// The time of the last reading.
+    last: Option<Duration>,
+    events: Events,
 }
 
 /// Packets of an interval.
@@ -98,6 +111,15 @@ struct Figures {
     on_links: u64,
 }
 
+/// Packets lost at each place in an interval.
+#[derive(Debug, Default)]
+struct LostAt {
+    /// In each part.
+    parts: Vec<u64>,
+    /// On the links behind each part.
+    links: Vec<u64>,
+}
+
 impl Figures {
     fn loss_percent(&self) -> Option<f64> {
         loss_percent(self.conformed, 0, self.in_parts + self.on_links)
@@ -106,13 +128,15 @@ impl Figures {
 
 impl WholeLoss {
     /// Adds the reading of a second, and compares the loss of the second with the contract.
-    pub fn add(&mut self, reading: &WholeReading, agreed_percent: f64) {
+    /// Increments `serial` for a new event, which gets that number.
+    pub fn add(&mut self, reading: &WholeReading, agreed_percent: f64, serial: &mut u64) {
         if reading.path != self.path {
             self.path = reading.path;
             self.sent.clear();
             self.missing.clear();
         }
         let mut second = Figures::default();
+        let mut lost_at = LostAt::default();
         let mut parts = BTreeMap::new();
         for (number, part) in reading.parts.iter().enumerate() {
             let before = self.parts.get(&part.name).copied().unwrap_or_default();
@@ -122,29 +146,75 @@ impl WholeLoss {
             if number == 0 {
                 second.conformed = conformed - before[0];
             }
-            second.in_parts += lost - before[1];
+            lost_at.parts.push(lost - before[1]);
             parts.insert(part.name.clone(), [conformed, lost]);
         }
         self.parts = parts;
-        second.on_links = self.count_lost_on_links(reading);
+        lost_at.links = self.count_lost_on_links(reading);
+        second.in_parts = lost_at.parts.iter().sum();
+        second.on_links = lost_at.links.iter().sum();
         self.life.conformed += second.conformed;
         self.life.in_parts += second.in_parts;
         self.life.on_links += second.on_links;
         let measured = second.loss_percent();
-        self.violated_now = measured.is_some_and(|measured| measured > agreed_percent);
         self.judged_s += u64::from(measured.is_some());
-        self.violated_s += u64::from(self.violated_now);
         self.second = second;
+        self.record(reading, (measured, agreed_percent), &lost_at, serial);
+        self.last = Some(reading.at);
     }
 
-    /// Counts the packets that have become overdue between two nodes since the last reading.
-    fn count_lost_on_links(&mut self, reading: &WholeReading) -> u64 {
+    /// Records the verdict on the last second, as an event if it violated the contract.
+    fn record(
+        &mut self,
+        reading: &WholeReading,
+        (measured, agreed_percent): (Option<f64>, f64),
+        lost_at: &LostAt,
+        serial: &mut u64,
+    ) {
+        let breach =
+            measured.and_then(|measured| check_bound(SlaTerm::Loss, measured, agreed_percent));
+        self.violated_now = breach.is_some();
+        self.violated_s += u64::from(self.violated_now);
+        let Some(breach) = breach else {
+            return self.events.record_kept();
+        };
+        let length = self.last.map(|last| reading.at.saturating_sub(last));
+        let length = length.unwrap_or_default();
+        let window = SlaWindow {
+            seconds: length.as_secs_f64(),
+            lost: Losses {
+                function: self.second.in_parts,
+                link: self.second.on_links,
+                ..Losses::default()
+            },
+            ..SlaWindow::default()
+        };
+        let violation = Violation {
+            chain: &reading.chain,
+            breaches: &[breach],
+            second: &window,
+            end: reading.end,
+        };
+        let find_cause = || find_cause(reading, lost_at);
+        self.events.record_violation(&violation, serial, find_cause);
+    }
+
+    /// Returns the violations with a serial above `serial`, the oldest first.
+    pub fn events_after(&self, serial: u64) -> impl Iterator<Item = &SlaEvent> {
+        let events = self.events.iter();
+        events.filter(move |event| event.serial > serial)
+    }
+
+    /// Counts the packets that have become overdue since the last reading, on the links behind each
+    /// part.
+    fn count_lost_on_links(&mut self, reading: &WholeReading) -> Vec<u64> {
         let sent = reading.parts.iter().map(|part| part.sent).collect();
         self.sent.push_back((reading.at, sent));
         self.missing.resize(reading.parts.len(), 0);
-        let mut lost = 0;
+        let mut lost = vec![0; reading.parts.len()];
         let mut oldest = None;
-        for (sender, missing) in self.missing.iter_mut().enumerate() {
+        let places = self.missing.iter_mut().zip(&mut lost);
+        for (sender, (missing, lost)) in places.enumerate() {
             let receivers = reading.parts.iter();
             let receivers = receivers.filter(|part| part.before == Some(sender));
             let Some(delay) = receivers.clone().map(|part| part.delay).max() else {
@@ -156,7 +226,7 @@ impl WholeLoss {
             let sent = earlier.and_then(|(_, sent)| sent.get(sender)).copied();
             let received = receivers.map(|part| part.received).sum();
             let overdue = sent.unwrap_or_default().saturating_sub(received);
-            lost += overdue.saturating_sub(*missing);
+            *lost = overdue.saturating_sub(*missing);
             *missing = overdue.max(*missing);
             oldest = due.into_iter().chain(oldest).min();
         }
@@ -191,6 +261,43 @@ impl WholeLoss {
     }
 }
 
+/// Finds the part or the link that lost most in a second. Of a part, the cause is that of its own
+/// violation.
+fn find_cause(reading: &WholeReading, lost_at: &LostAt) -> Finding {
+    let of_parts = reading.parts.iter().zip(&lost_at.parts);
+    let of_parts = of_parts.map(|(part, lost)| {
+        let hop = format!("node {}", part.node);
+        let (cause, hop) = match &part.violation {
+            Some((cause, at)) => (*cause, format!("{hop}, {at}")),
+            None => (SlaCause::Unknown, hop),
+        };
+        (*lost, cause, hop)
+    });
+    let of_links = lost_at.links.iter().enumerate().map(|(sender, lost)| {
+        let receivers = reading.parts.iter();
+        let receivers = receivers.filter(|part| part.before == Some(sender));
+        let to: Vec<&str> = receivers.map(|part| part.node.as_str()).collect();
+        let from = reading.parts.get(sender).map_or("-", |part| &part.node);
+        let hop = format!("links from {from} to {}", to.join(", "));
+        (*lost, SlaCause::Link, hop)
+    });
+    let mut places: Vec<_> = of_parts.chain(of_links).collect();
+    places.retain(|(lost, ..)| *lost > 0);
+    places.sort_by_key(|(lost, ..)| std::cmp::Reverse(*lost));
+    let lines = places.iter();
+    let evidence = lines.map(|(lost, _, hop)| format!("{hop}: {lost} packets lost"));
+    let evidence = evidence.collect();
+    let (cause, hop) = match places.into_iter().next() {
+        Some((_, cause, hop)) => (cause, hop),
+        None => (SlaCause::Unknown, "-".to_owned()),
+    };
+    Finding {
+        cause,
+        hop,
+        evidence,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,13 +306,16 @@ mod tests {
     fn reading(second: u64, path: u32, sent: u64, received: u64, lost: u64) -> WholeReading {
         let part = |name: &str, conformed, lost| PartCounts {
             name: name.to_owned(),
+            node: format!("node-{name}"),
             conformed,
             lost,
             ..PartCounts::default()
         };
         WholeReading {
+            chain: "whole".to_owned(),
             path,
             at: Duration::from_secs(second),
+            end: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
             parts: vec![
                 PartCounts {
                     sent,
@@ -227,7 +337,7 @@ mod tests {
         // Each packet takes two seconds: its delay, and the time until the next reading.
         for second in 1_u64..50 {
             let received = second.saturating_sub(2) * 100;
-            loss.add(&reading(second, 1, second * 100, received, 0), 0.0);
+            loss.add(&reading(second, 1, second * 100, received, 0), 0.0, &mut 0);
         }
         let status = loss.status(0.0);
         assert_eq!((status.lost_on_links, status.violated_s), (0, 0));
@@ -239,10 +349,10 @@ mod tests {
     #[test]
     fn the_whole_loses_on_links_and_in_parts() {
         let mut loss = WholeLoss::default();
-        loss.add(&reading(1, 1, 100, 97, 2), 3.0);
+        loss.add(&reading(1, 1, 100, 97, 2), 3.0, &mut 0);
         assert_eq!(loss.status(3.0).lost_in_parts, 2);
         for second in 2..6 {
-            loss.add(&reading(second, 1, 100, 97, 2), 3.0);
+            loss.add(&reading(second, 1, 100, 97, 2), 3.0, &mut 0);
         }
         let status = loss.status(3.0);
         assert_eq!((status.lost_in_parts, status.lost_on_links), (2, 3));
@@ -256,13 +366,13 @@ mod tests {
     fn a_new_path_counts_between_its_nodes_from_zero() {
         let mut loss = WholeLoss::default();
         for second in 1..5 {
-            loss.add(&reading(second, 1, 100, 100, 7), 100.0);
+            loss.add(&reading(second, 1, 100, 100, 7), 100.0, &mut 0);
         }
         // The first part stays, and counts its packets on.
         for second in 5..12 {
             let mut next = reading(second, 2, 10, 9, 1);
             next.parts[0].conformed = 110;
-            loss.add(&next, 100.0);
+            loss.add(&next, 100.0, &mut 0);
         }
         let status = loss.status(100.0);
         assert_eq!(status.conformed, 110);
@@ -279,9 +389,48 @@ mod tests {
             other.name = "replica".to_owned();
             (other.received, other.conformed) = (38, 38);
             next.parts.push(other);
-            loss.add(&next, 5.0);
+            loss.add(&next, 5.0, &mut 0);
         }
         let status = loss.status(5.0);
         assert_eq!((status.lost_in_parts, status.lost_on_links), (0, 2));
+    }
+
+    #[test]
+    fn a_violation_names_the_link_or_the_part_that_lost_most() {
+        let (mut loss, mut serial) = (WholeLoss::default(), 6);
+        for second in 1..5 {
+            loss.add(&reading(second, 1, 100, 90, 2), 3.0, &mut serial);
+        }
+        // Two packets of the part are within the contract, ten of the link are not.
+        let events: Vec<SlaEvent> = loss.events_after(0).cloned().collect();
+        assert_eq!((events.len(), serial), (1, 7), "{events:?}");
+        let event = &events[0];
+        assert_eq!((event.serial, event.lost, event.seconds), (7, 10, 1));
+        assert_eq!(
+            (event.chain.as_str(), event.cause),
+            ("whole", SlaCause::Link)
+        );
+        assert_eq!(event.hop, "links from node-first to node-second 1");
+        assert_eq!(event.terms, [SlaTerm::Loss]);
+        assert_eq!(
+            (event.end.as_ref(), event.worst_loss_percent),
+            (None, Some(100.0))
+        );
+        for second in 5..9 {
+            loss.add(&reading(second, 1, 100, 90, 2), 3.0, &mut serial);
+        }
+        let first = loss.events_after(6).next();
+        assert!(first.is_some_and(|event| event.end.is_some()), "{first:?}");
+
+        let mut next = reading(9, 1, 200, 190, 40);
+        next.parts[1].violation = Some((SlaCause::Function, "filter".to_owned()));
+        loss.add(&next, 3.0, &mut serial);
+        let last = loss.events_after(7).last().unwrap();
+        assert_eq!((last.serial, last.cause), (8, SlaCause::Function));
+        assert_eq!(last.hop, "node node-second 1, filter");
+        assert_eq!(
+            last.evidence,
+            ["node node-second 1, filter: 38 packets lost"]
+        );
     }
 }

@@ -73,6 +73,7 @@ pub(crate) fn status(plan: &Plan, account: PacketAccount) -> ChainStatus {
         policed: account.policed,
         policed_bytes: 0,
         dropped_fragments: 0,
+        missed: 0,
         part: None,
         packets_out: account.packets_out,
         drops: 0,

@@ -10,8 +10,8 @@ use super::LayoutJob;
 use super::worker_door::WorkerDoor;
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::circuit::MTU;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
+use crate::node::mtu::MTU;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart};
 
 /// A generation between two DPDK devices.

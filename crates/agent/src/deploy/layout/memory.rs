@@ -11,8 +11,8 @@ use super::LayoutJob;
 use super::worker_door::WorkerDoor;
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::circuit::MTU;
 use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
+use crate::node::mtu::MTU;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart};
 
 /// A generation between ports in memory.
@@ -72,6 +72,11 @@ impl Layout for InMemory {
 
     fn dropped_fragments(&self) -> u64 {
         self.door.dropped_fragments()
+    }
+
+    fn missed(&self) -> u64 {
+        let door = self.door.worker.stats.door(self.door.spi);
+        door.map_or(0, |door| door.missed)
     }
 
     fn read(&self, _plane: &Plane) -> GenerationCounts {

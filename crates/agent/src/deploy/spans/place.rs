@@ -111,15 +111,11 @@ fn choose_nodes(
         others: others.collect(),
         plan,
     };
-    let kept = previous.into_iter().flat_map(|old| {
-        let at = old.chain.replicated().map(|(at, _)| at);
-        let nodes = old.paths().map(move |(_, chain)| chain.functions.get(at?));
-        nodes.filter_map(|function| function?.node.clone())
-    });
+    let kept = previous.into_iter().flat_map(RunningSpan::replica_nodes);
     let placed = placement::place_paths(&Paths {
         chain,
         nodes: room.topology.nodes().map(|node| &*node.name).collect(),
-        kept: kept.collect(),
+        kept: kept.map(str::to_owned).collect(),
         is_trusted: &|node| room.trusted.node(node).is_some(),
         place: &|chain| room.place(chain),
     });

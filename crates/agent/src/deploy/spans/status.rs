@@ -1,19 +1,22 @@
 //! Describes chains over nodes, whole and by part.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use myelin_manager::deployment::NewPart;
-use myelin_manager::{PartTakers, find_access};
-use myelin_policy::sla::{PartCounts, WholeReading};
+use myelin_manager::find_access;
+use myelin_policy::sla::{PartCounts, SlaTerm, WholeReading};
 use myelin_spec::{Ports, arguments};
 
+use super::answers::Answers;
 use super::nodes_of;
 use super::takers::Nodes;
 use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, SlaContract, SojournSource, SpanEnd, SpanPart,
     SpanSojourn, SpanStatus, last_parts, sojourn_parts,
 };
+use crate::control::sampler::SharedMonitor;
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
 use crate::pool::lock;
@@ -47,11 +50,10 @@ pub(super) fn describe_up(span: &RunningSpan, change: Change) -> ChainUp {
 
 /// Describes all chains over nodes, by name.
 pub(crate) fn list(node: &Node) -> Vec<SpanStatus> {
-    node.spans
-        .all()
-        .iter()
-        .map(|span| describe(node, span))
-        .collect()
+    let spans = node.spans.all();
+    let answers = Answers::ask(node, spans.iter().map(Arc::as_ref));
+    let described = spans.iter().map(|span| describe(node, span, &answers));
+    described.collect()
 }
 
 /// Finds the hosts at both ends of a chain, and their interfaces.
@@ -90,7 +92,11 @@ fn add_bounds(parts: &[SpanPart]) -> Option<u64> {
 
 /// Describes the parts, each with the part where its sojourn begins: that of the part before it, if
 /// packets carry their time from there and both nodes have one clock.
-fn describe_parts(span: &RunningSpan, nodes: Option<&Nodes<'_>>) -> Vec<SpanPart> {
+fn describe_parts(
+    span: &RunningSpan,
+    nodes: Option<&Nodes<'_>>,
+    answers: &Answers,
+) -> Vec<SpanPart> {
     let mut parts: Vec<SpanPart> = Vec::new();
     let mut replica = None;
     let placed = span.deployment.parts.iter().zip(&span.functions);
@@ -98,26 +104,25 @@ fn describe_parts(span: &RunningSpan, nodes: Option<&Nodes<'_>>) -> Vec<SpanPart
         if part.begins_branch {
             replica = Some(part.node.clone());
         }
-        let status = nodes.map(|nodes| nodes.status(&part.node, &part.name));
-        let status = status.and_then(Result::ok).flatten();
+        let status = answers.status(&span.topology, part);
         let has_one_clock = |before: &&SpanPart| {
             nodes.is_some_and(|nodes| nodes.have_one_clock(&before.node, &part.node))
         };
         let before = before.and_then(|before| parts.get(before));
         let before = before.filter(has_one_clock);
-        let before = before.filter(|_| status.as_ref().is_some_and(carry_time));
+        let before = before.filter(|_| status.is_some_and(carry_time));
         let from = before.map_or(parts.len(), |before| before.sojourn_from);
         let names = (&*part.node, &*part.name);
-        let status = (status.as_ref(), from);
+        let status = (status, from);
         let functions = functions.clone();
         parts.push(SpanPart::new(names, functions, replica.clone(), status));
     }
     parts
 }
 
-fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
+fn describe(node: &Node, span: &RunningSpan, answers: &Answers) -> SpanStatus {
     let nodes = nodes_of(node, &span.chain, &span.topology).ok();
-    let parts = describe_parts(span, nodes.as_ref());
+    let parts = describe_parts(span, nodes.as_ref(), answers);
     let states = parts
         .iter()
         .map(|part| part.state.unwrap_or(ChainState::Failed));
@@ -163,39 +168,52 @@ fn describe(node: &Node, span: &RunningSpan) -> SpanStatus {
     described
 }
 
-/// Reads the counters of a chain's parts at the time `at`, and judges the loss of the whole since
-/// the last reading. Without an answer of each part, the next reading has the packets too.
-pub(crate) fn judge_loss(node: &Node, span: &RunningSpan, at: Duration) {
+/// Reads the counters of a chain's parts, and judges the loss of the whole since the last reading.
+/// Without an answer of each part, the next reading has the packets too.
+pub(crate) fn judge_loss(node: &Node, span: &RunningSpan, monitor: &SharedMonitor) {
     let Some(agreed_percent) = span.chain.sla.loss_percent else {
         return;
     };
-    let Ok(nodes) = nodes_of(node, &span.chain, &span.topology) else {
-        return;
-    };
+    let answers = Answers::ask(node, [span]);
     let parts = span.deployment.parts.iter();
     let links = span.parts_before().zip(&span.delays_ns);
     let counts = parts.zip(links).map(|(NewPart { at: part, .. }, link)| {
-        let status = nodes.status(&part.node, &part.name).ok()??;
-        Some(count_packets(&status, link))
+        let status = answers.status(&span.topology, part)?;
+        Some(count_packets(&part.node, status, link))
     });
     let Some(parts) = counts.collect::<Option<Vec<PartCounts>>>() else {
         return;
     };
     let reading = WholeReading {
+        chain: span.chain.name.clone(),
         path: span.path,
-        at,
+        // The generations of a chain have one beginning.
+        at: span.since.elapsed(),
+        end: SystemTime::now(),
         parts,
     };
-    lock(&span.loss).add(&reading, agreed_percent);
+    // In the order in which a reader of all events locks them.
+    let mut monitor = lock(monitor);
+    let mut loss = lock(&span.loss);
+    loss.add(&reading, agreed_percent, monitor.last_serial());
 }
 
 /// Returns the counters of a part; the part `before` it is behind links of `delay_ns`.
-fn count_packets(status: &ChainStatus, (before, delay_ns): (Option<usize>, &u64)) -> PartCounts {
+fn count_packets(
+    node: &str,
+    status: &ChainStatus,
+    (before, delay_ns): (Option<usize>, &u64),
+) -> PartCounts {
     let (account, part) = (&status.account, status.part.as_ref());
+    let sla = status.sla.as_ref();
+    let event = sla.and_then(|sla| sla.last_event.as_ref());
+    let event = event.filter(|event| event.end.is_none() && event.terms.contains(&SlaTerm::Loss));
     PartCounts {
         name: status.chain.clone(),
+        node: node.to_owned(),
+        violation: event.map(|event| (event.cause, event.hop.clone())),
         conformed: account.packets_in.saturating_sub(account.policed),
-        lost: status.sla.as_ref().map_or(0, |sla| sla.life.lost.total()),
+        lost: sla.map_or(0, |sla| sla.life.lost.total()),
         received: part.and_then(|part| part.received).unwrap_or_default(),
         sent: part.and_then(|part| part.sent).unwrap_or_default(),
         before,

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use myelin_linux::process::Process;
@@ -46,14 +46,17 @@ impl Drop for StartFiles {
 }
 
 impl Container {
-    /// Starts a program in the container, with the caller's descriptors. Returns when it runs.
+    /// Starts a program in the container, with the caller's descriptors. Returns when it runs, or
+    /// when `is_ending` becomes true.
     ///
     /// # Errors
-    /// The program does not exist in the container, the container has ended, or a system error.
+    /// The program does not exist in the container, the container has ended or is being removed, or
+    /// a system error.
     pub(crate) fn start_program(
         &self,
         request: &ExecRequest,
         [input, output, errors]: [OwnedFd; 3],
+        is_ending: &AtomicBool,
     ) -> Result<ContainerProgram, ApiError> {
         let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
         let file = |kind: &str| self.bundle.join(format!("program-{number}.{kind}"));
@@ -82,7 +85,7 @@ impl Container {
         let mut runc = command.spawn().map_err(|error| runc_error(&error))?;
         // With the command, its copies of the descriptors close: only the program holds them.
         drop(command);
-        match wait_for_start(&mut runc, &files.pid) {
+        match wait_for_start(&mut runc, &files.pid, is_ending) {
             Ok(Ok(pid)) => Ok(ContainerProgram { runc, pid }),
             Ok(Err(status)) => {
                 let log = fs::read_to_string(&files.log).unwrap_or_default();
@@ -134,8 +137,13 @@ impl Container {
     }
 }
 
-/// Waits until runc has written the program's process number, or has ended without.
-fn wait_for_start(runc: &mut Child, pid: &Path) -> io::Result<Result<u32, ExitStatus>> {
+/// Waits until runc has written the program's process number, or has ended without. Fails when
+/// `is_ending` becomes true.
+fn wait_for_start(
+    runc: &mut Child,
+    pid: &Path,
+    is_ending: &AtomicBool,
+) -> io::Result<Result<u32, ExitStatus>> {
     let deadline = Instant::now() + RUNC_TIMEOUT;
     let process = Process::of(runc.id()).map_err(io::Error::other)?;
     loop {
@@ -152,10 +160,36 @@ fn wait_for_start(runc: &mut Child, pid: &Path) -> io::Result<Result<u32, ExitSt
         if has_ended {
             return runc.wait().map(Err);
         }
+        if is_ending.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the container is being removed"));
+        }
         if Instant::now() >= deadline {
             let cause = format!("runc did not start it within {RUNC_TIMEOUT:?}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
         }
         std::thread::sleep(CHECK_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_start_ends_with_the_removal_of_its_container() {
+        let mut runc = Command::new("sleep").arg("3600").spawn().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let pid = directory.path().join("pid");
+        let found = wait_for_start(&mut runc, &pid, &AtomicBool::new(true));
+        let written = fs::write(&pid, "17\n")
+            .and_then(|()| wait_for_start(&mut runc, &pid, &AtomicBool::new(true)));
+        runc.kill().unwrap();
+        runc.wait().unwrap();
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("is being removed"), "{error}");
+        // A program that runs ends with the container.
+        assert_eq!(written.unwrap().unwrap(), 17);
     }
 }

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from ...errors import ArgumentError, FailedError, bad_argument
-from ...measuring import Target, iperf, ping
+from ...measuring import Target, ping
 from .. import NoCounterpart
+from . import _iperf
 from ._lab import Lab
 from .link import Intf, Link
 from .log import debug, error, info, output, warn
@@ -435,17 +436,10 @@ class Mininet:
     def iperf(
         self, hosts: Any = None, l4Type: str = "TCP", udpBw: str = "10M", fmt: Any = None, seconds: int = 5, port: int = 5001
     ) -> list[str]:
-        """Measures the throughput between two hosts with iperf3: the rates of server and client as text."""
+        """Measures the throughput between two hosts: the rates of server and client as text. UDP needs iperf."""
         client, server = hosts or (self.hosts[0], self.hosts[-1])
         output(f"*** Iperf: testing {l4Type} bandwidth between {client} and {server} \n")
-        if l4Type not in ("TCP", "UDP"):
-            raise bad_argument("l4Type", l4Type, "a protocol", "write `TCP` or `UDP`")
-        rate = f"{udpBw}bit" if l4Type == "UDP" else None
-        target = Target(client.name, client.machine, server.name, server.IP())
-        measured = iperf(target, server.machine, seconds=seconds, udp=l4Type == "UDP", rate=rate)
-        result = [_rate(measured.received_bps), _rate(measured.sent_bps)]
-        if l4Type == "UDP":
-            result.insert(0, udpBw)
+        result = _iperf.measure(client, server, l4Type, udpBw, fmt, seconds, port)
         output(f"*** Results: {result}\n")
         return result
 
@@ -480,11 +474,6 @@ class Mininet:
         for one, _ in pairs:
             self.lab.start()
             one.link.made.change(status)
-
-
-def _rate(bps: float) -> str:
-    """Writes a rate as iperf does."""
-    return f"{bps / 1e9:.2f} Gbits/sec" if bps >= 1e9 else f"{bps / 1e6:.2f} Mbits/sec"
 
 
 def _cpu_time_s(pid: int) -> float:
