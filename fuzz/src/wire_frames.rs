@@ -31,6 +31,7 @@ pub fn run(frame: &[u8]) {
         path: received.path,
         index: received.index,
         tunnel,
+        destination: None,
     };
     let sent = complete(&header, received.inner);
     let again = receive(&sent).expect("a frame as a node sends it");

@@ -252,6 +252,27 @@ class Networks(AgentTest):
         reread = myelin.Network.from_document(network.documents()[0], self.client)
         self.assertEqual(reread.nodes[0].name, "n1")
 
+    def test_hosts_reach_each_other_over_routers(self) -> None:
+        network = myelin.Network(self.name("routed"), client=self.client)
+        self.addCleanup(network.stop)
+        h1, h2 = network.add_host("h1"), network.add_host("h2")
+        r1 = network.add_router("r1", ["10.1.0.254/24", ["10.2.0.254/24", "fd02::1/64"]])
+        network.add_link(h1, r1)
+        network.add_link(r1, h2)
+        network.start()
+        self.assertEqual(network.ping(h1, h2, timeout_s=60).received, 1)
+        self.assertEqual((h1.address, h2.address), ("10.1.0.1", "10.2.0.1"))
+        self.assertTrue(r1.status.is_router)
+        self.assertEqual((network.routers, network.hosts), ([r1], [h1, h2]))
+        with self.assertRaises(myelin.FailedError) as raised:
+            network.add_router("r2", ["10.3.0.254/24"])
+        self.assertIn("add_router", raised.exception.message)
+        # A host beside a switch of its own is no neighbour of the router.
+        network.add_link(network.add_host("h3"), network.add_switch("s1"))
+        self.assertEqual(network.host("h3").address, "10.0.0.1")
+        attached = myelin.Network.attach(network.name, self.client)
+        self.assertEqual([router.name for router in attached.routers], ["r1"])
+
     def test_a_chain_runs_between_hosts(self) -> None:
         network = self.network("chained").start()
         chain = myelin.Chain(
@@ -398,6 +419,10 @@ class Objects(AgentTest):
         network.add_host("h1", cpu="0.5cores", address=["10.1.0.1/24", "fd00::1/64"])
         network.add_host("h2", cpus=(0, 1))
         network.add_link("h1", "h2", delay="1.5ms", loss="1%", burst=3, bandwidth="10Mbit", queue=50)
+        network.add_host("h3", address="10.3.0.1/24", gateway="10.3.0.253")
+        network.add_router("r1", ["10.3.0.253/24", ["10.4.0.1/24", "fd04::1/64"]])
+        network.add_link("h3", "r1")
+        network.add_link("r1", "h2")
         network.add_switch("s1", openflow="tcp:h1:6653")
         network.add_link("h1", "s1", delay="1ms", by="netem")
         chain = myelin.Chain(

@@ -4,7 +4,8 @@
 //! ```text
 //!  c1 -- n1 -- v1        each node has a client and a server; the chain's client is that of its
 //!         |              first node, its server that of its last node
-//!         s -- n2 ...    each link to the switch: half of the delay between two nodes, 1 Gbit/s
+//!         s -- n2 ...    each link to the switch or router: half of the delay between two nodes,
+//!                        1 Gbit/s
 //! ```
 
 pub(crate) mod placements;
@@ -37,6 +38,38 @@ pub(crate) const PORT: u16 = 9000;
 /// The published confidence of an interval.
 const CONFIDENCE: f64 = 0.999;
 
+/// What joins the nodes of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joint {
+    /// A switch: NSH on Ethernet.
+    Switch,
+    /// A router with a network for each node: NSH in VXLAN.
+    Router,
+}
+
+impl Joint {
+    /// Describes the joint `s` of a topology.
+    fn keys(self, nodes: usize) -> String {
+        let addresses: Vec<_> = (1..=nodes).map(|node| format!("10.{node}.0.254/24")).collect();
+        match self {
+            Self::Switch => "switches: [ s ]".to_owned(),
+            Self::Router => {
+                format!("routers: [ {{ name: s, addresses: [ {} ] }} ]", addresses.join(", "))
+            }
+        }
+    }
+
+    /// The address of a host, by its place in the topology: clients first, then servers.
+    fn address_of(self, nodes: usize, host: usize) -> Ipv4Addr {
+        match self {
+            Self::Switch => address_of(host),
+            Self::Router => {
+                Ipv4Addr::new(10, (host % nodes) as u8 + 1, 0, (host / nodes) as u8 + 1)
+            }
+        }
+    }
+}
+
 /// A running cluster. A drop removes it with its chains.
 pub(crate) struct Cluster {
     pub(crate) agent: AgentProcess,
@@ -45,6 +78,7 @@ pub(crate) struct Cluster {
     /// The network namespace of each host, clients first.
     hosts: Vec<String>,
     nodes: usize,
+    joint: Joint,
 }
 
 /// The text of links that together delay each packet by `delay_ns`, and what they join.
@@ -62,7 +96,8 @@ fn topology_header(name: &str) -> String {
     )
 }
 
-fn cluster_text(name: &str, nodes: usize, delay_ns: u64) -> String {
+/// The text of a cluster. Without a delay between two nodes, its links have no limits.
+fn cluster_text(name: &str, (nodes, delay_ns): (usize, u64), joint: Joint) -> String {
     let names = |letter: &str| {
         let all: Vec<_> = (1..=nodes).map(|node| format!("{letter}{node}")).collect();
         all.join(", ")
@@ -71,13 +106,18 @@ fn cluster_text(name: &str, nodes: usize, delay_ns: u64) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "  hosts: [ {}, {} ]\n  nodes: [ {} ]\n  switches: [ s ]\n  links:",
+        "  hosts: [ {}, {} ]\n  nodes: [ {} ]\n  {}\n  links:",
         names("c"),
         names("v"),
-        names("n")
+        names("n"),
+        joint.keys(nodes)
     );
     for node in 1..=nodes {
-        text.push_str(&impaired([&format!("n{node}"), "s"], delay_ns));
+        let node_link = match delay_ns {
+            0 => format!("    - {{ ends: [ n{node}, s ] }}\n"),
+            _ => impaired([&format!("n{node}"), "s"], delay_ns),
+        };
+        text.push_str(&node_link);
         let _ = writeln!(text, "    - {{ ends: [ c{node}, n{node} ] }}");
         let _ = writeln!(text, "    - {{ ends: [ n{node}, v{node} ] }}");
     }
@@ -93,12 +133,12 @@ fn key(position: usize) -> usize {
 /// The chain over the nodes with these numbers, from 0.
 fn chain_text(
     [topology, chain]: [&str; 2],
-    nodes: usize,
+    (nodes, joint): (usize, Joint),
     places: &[usize],
     space: Space,
 ) -> String {
     let (client, server) = ends_of(places);
-    let server_address = address_of(nodes + server);
+    let server_address = joint.address_of(nodes, nodes + server);
     let (client, server) = (client + 1, server + 1);
     let mut text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec:\n  \
@@ -145,9 +185,18 @@ fn socket(netns: &str, port: u16) -> Result<UdpSocket, Error> {
 impl Cluster {
     /// Makes a cluster with this delay between two nodes.
     pub(crate) fn start(program: &Path, nodes: usize, delay_ns: u64) -> Result<Self, Error> {
+        Self::start_joined(program, (nodes, delay_ns), Joint::Switch)
+    }
+
+    /// Makes a cluster with this delay between two nodes, and this joint.
+    pub(crate) fn start_joined(
+        program: &Path,
+        (nodes, delay_ns): (usize, u64),
+        joint: Joint,
+    ) -> Result<Self, Error> {
         let agent = AgentProcess::start(program)?;
         let topology = agent.dir.chain_name("net");
-        agent.up(cluster_text(&topology, nodes, delay_ns))?;
+        agent.up(cluster_text(&topology, (nodes, delay_ns), joint))?;
         let hosts = namespaces(&agent, &topology)?;
         Ok(Self {
             chain: agent.dir.chain_name("over"),
@@ -155,13 +204,15 @@ impl Cluster {
             topology,
             hosts,
             nodes,
+            joint,
         })
     }
 
     /// Brings a chain of `xor` up, with its functions on these nodes.
     pub(crate) fn up(&self, places: &[usize], space: Space) -> Result<(), Error> {
         let names = [self.topology.as_str(), &self.chain];
-        self.agent.up(chain_text(names, self.nodes, places, space))
+        let shape = (self.nodes, self.joint);
+        self.agent.up(chain_text(names, shape, places, space))
     }
 
     /// Removes the chain.
@@ -177,7 +228,7 @@ impl Cluster {
         let server = self.nodes + server;
         let host = |host: usize| self.hosts.get(host).map_or("", String::as_str);
         let sockets = (socket(host(client), 0)?, socket(host(server), PORT)?);
-        Ends::connect(sockets, address_of(server))
+        Ends::connect(sockets, self.joint.address_of(self.nodes, server))
     }
 }
 
@@ -196,17 +247,25 @@ mod tests {
 
     #[test]
     fn clusters_and_chains_are_valid() {
+        for joint in [Joint::Switch, Joint::Router] {
+            check_cluster(joint, DELAY_NS);
+            check_cluster(joint, 0);
+        }
+    }
+
+    fn check_cluster(joint: Joint, delay_ns: u64) {
         let text = format!(
             "{}---\n{}",
-            cluster_text("net", NODES, DELAY_NS),
-            chain_text(["net", "over"], NODES, &[1, 1, 3], Space::User)
+            cluster_text("net", (NODES, delay_ns), joint),
+            chain_text(["net", "over"], (NODES, joint), &[1, 1, 3], Space::User)
         );
         let objects = crate::agents::chain_source(text).parse_objects().unwrap();
         let cluster = &objects.topologies[0];
         assert_eq!(cluster.nodes().count(), NODES);
-        assert_eq!(cluster.links[0].impairments.delay_ns, DELAY_NS / 2);
+        assert_eq!(cluster.routers().count(), usize::from(joint == Joint::Router));
+        assert_eq!(cluster.links[0].impairments.delay_ns, delay_ns / 2);
         for (number, host) in cluster.hosts[..2 * NODES].iter().enumerate() {
-            assert_eq!(host.addresses[0].address, address_of(number));
+            assert_eq!(host.addresses[0].address, joint.address_of(NODES, number));
         }
         let chain = &objects.chains[0];
         let ports = chain.ports.as_ref().unwrap();

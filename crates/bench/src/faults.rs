@@ -245,7 +245,14 @@ impl Fault {
             Self::TurnsWithoutBudget => ("sharing-delay", &["beside a backlog, p99, deadline / "]),
             Self::SlowNodes => ("sfc-rendering", &["nodes / 1 node"]),
             Self::EarlyActive => ("sfc-gap", &["packets after active", "gap, "]),
-            Self::FarNodes => ("sfc-owd", &["/ kernel forwarding", "/ function in Python"]),
+            Self::FarNodes => (
+                "sfc-owd",
+                &[
+                    "/ kernel forwarding",
+                    "/ function in Python",
+                    "NSH in VXLAN / ",
+                ],
+            ),
             Self::OwnCores => ("unis-motivation", &["class / own cores"]),
             Self::LiveRuleOff => ("unis-slices", &["rule on, slices of 125 % / 75 %"]),
             Self::DearSwitch => ("unis-agreement", &["throughput, difference"]),

@@ -1,10 +1,8 @@
-//! Finds the way between two nodes of a topology. Links between nodes and switches form no loop, so
-//! there is at most one way on Ethernet. Without one, the way follows the routes of nodes and
-//! routers, as IP packets do.
+//! The route between two nodes of a topology: its interfaces, addresses and delay.
 
 use std::net::IpAddr;
 
-use myelin_spec::{HostRoute, HostSpec, Impairments, LinkSpec, Topology};
+use myelin_spec::{Impairments, LinkSpec, NodeWays, Topology};
 
 /// Bits of the largest frame of a link without jumbo frames, which a queue counts.
 const FRAME_BITS: u64 = 1514 * 8;
@@ -39,15 +37,6 @@ fn longest_delay_ns(link: &Impairments) -> u64 {
     sum.saturating_add(queue_ns)
 }
 
-fn far_end<'l>(link: &'l LinkSpec, near: &str) -> Option<&'l str> {
-    let [one, other] = &link.ends;
-    match near {
-        _ if one == near => Some(other),
-        _ if other == near => Some(one),
-        _ => None,
-    }
-}
-
 /// Returns the longest delay of a frame on each link of a way, in the frame's direction, ns.
 fn delays_ns<'l>(
     from: &'l str,
@@ -56,7 +45,7 @@ fn delays_ns<'l>(
     way.scan(from, |at, link| {
         let [there, back] = link.directions();
         let direction = if link.ends[0] == *at { there } else { back };
-        *at = far_end(link, at)?;
+        *at = link.far_end(at)?;
         Some(longest_delay_ns(&direction))
     })
 }
@@ -66,157 +55,30 @@ fn delays_ns<'l>(
 /// # Errors
 /// The links do not join the nodes, or no routes lead from one to the other.
 pub fn find_route(topology: &Topology, from: &str, to: &str) -> Result<Route, String> {
-    let (first, last) = (End::any(topology, from), End::any(topology, to));
-    if let Some(way) = find_ethernet_way(topology, &first, &last)
-        && let (Some(first), Some(last)) = (way.first(), way.last())
-    {
-        return Ok(Route {
-            out: topology.interface(from, first),
-            into: topology.interface(to, last),
-            delay_ns: sum_delays(from, &way),
-            addresses: None,
-        });
-    }
-    let (way, addresses) = find_routed_way(topology, from, to).ok_or_else(|| {
+    let way = NodeWays::new(topology).find(from, to).ok_or_else(|| {
         format!(
             "no links and no routes join the nodes `{from}` and `{to}` of the topology `{}`: add a link, a switch or a \
              router between them",
             topology.name
         )
     })?;
+    let ends = way.links.first().zip(way.links.last());
+    let (out, into) = match (way.addresses, ends) {
+        (None, Some((first, last))) => {
+            (topology.interface(from, first), topology.interface(to, last))
+        }
+        _ => {
+            let at_addresses = |node| topology.address_interface(node).to_owned();
+            (at_addresses(from), at_addresses(to))
+        }
+    };
+    let delays = delays_ns(from, way.links.iter().copied());
     Ok(Route {
-        out: topology.address_interface(from).to_owned(),
-        into: topology.address_interface(to).to_owned(),
-        delay_ns: sum_delays(from, &way),
-        addresses: Some(addresses),
+        out,
+        into,
+        delay_ns: delays.fold(0, u64::saturating_add),
+        addresses: way.addresses,
     })
-}
-
-fn sum_delays(from: &str, way: &[&LinkSpec]) -> u64 {
-    delays_ns(from, way.iter().copied()).fold(0, u64::saturating_add)
-}
-
-/// An end of a way on Ethernet: a host, and the links where the way may begin or end there.
-struct End<'t> {
-    name: &'t str,
-    links: Vec<&'t LinkSpec>,
-}
-
-impl<'t> End<'t> {
-    fn any(topology: &'t Topology, name: &'t str) -> Self {
-        let links = topology.links_of(name).collect();
-        Self { name, links }
-    }
-
-    /// The end at the address of a host near another address. The bridge of a node joins its links.
-    fn near(topology: &'t Topology, host: &'t HostSpec, other: IpAddr) -> Option<Self> {
-        let at = host.address_near(other)?;
-        let end = Self::any(topology, &host.name);
-        if host.is_node {
-            return Some(end);
-        }
-        let link = end.links.get(at.link).copied();
-        Some(Self {
-            links: vec![link?],
-            ..end
-        })
-    }
-
-    fn has(&self, link: &LinkSpec) -> bool {
-        self.links.iter().any(|own| own.name == link.name)
-    }
-}
-
-/// Finds the way between two hosts over switches and nodes.
-fn find_ethernet_way<'t>(
-    topology: &'t Topology,
-    from: &End<'t>,
-    to: &End<'t>,
-) -> Option<Vec<&'t LinkSpec>> {
-    // Breadth first: each place with the links from the first one to it.
-    let mut found: Vec<(&str, Vec<&LinkSpec>)> = vec![(from.name, Vec::new())];
-    let mut next = 0;
-    while let Some((at, way)) = found.get(next).cloned() {
-        if at == to.name && way.last().is_some_and(|last| to.has(last)) {
-            return Some(way);
-        }
-        for link in &topology.links {
-            if next == 0 && !from.has(link) {
-                continue;
-            }
-            let far = far_end(link, at).filter(|far| found.iter().all(|(name, _)| name != far));
-            let forwards = |name: &str| topology.has_switch(name) || topology.node(name).is_some();
-            let leads_on = |far: &&str| forwards(far) || (*far == to.name && to.has(link));
-            if let Some(far) = far.filter(leads_on) {
-                let mut way = way.clone();
-                way.push(link);
-                found.push((far, way));
-            }
-        }
-        next += 1;
-    }
-    None
-}
-
-/// Finds the way of IP packets between two nodes, and their addresses: of IPv4, if both have one
-/// and routes join them, else of IPv6.
-fn find_routed_way<'t>(
-    topology: &'t Topology,
-    from: &'t str,
-    to: &'t str,
-) -> Option<(Vec<&'t LinkSpec>, [IpAddr; 2])> {
-    let (first, last) = (topology.node(from)?, topology.node(to)?);
-    let locals = first.addresses.iter().map(|own| own.address);
-    let mut pairs: Vec<[IpAddr; 2]> = locals
-        .flat_map(|local| last.addresses.iter().map(move |own| [local, own.address]))
-        .filter(|[local, remote]| local.is_ipv4() == remote.is_ipv4())
-        .collect();
-    pairs.sort_by_key(|[local, _]| local.is_ipv6());
-    pairs
-        .into_iter()
-        .find_map(|pair| Some((follow_routes(topology, first, (last, pair[1]))?, pair)))
-}
-
-/// Follows the routes from a host to an address of another one.
-fn follow_routes<'t>(
-    topology: &'t Topology,
-    from: &'t HostSpec,
-    (to, target): (&'t HostSpec, IpAddr),
-) -> Option<Vec<&'t LinkSpec>> {
-    let mut at = from;
-    let mut way = Vec::new();
-    // A way without a loop passes each router once.
-    for _ in 0..=topology.routers().count() {
-        let (next, address) = match at.address_near(target) {
-            Some(_) => (to, target),
-            None => find_gateway(topology, at, target)?,
-        };
-        let ends = (
-            End::near(topology, at, address)?,
-            End::near(topology, next, address)?,
-        );
-        way.extend(find_ethernet_way(topology, &ends.0, &ends.1)?);
-        if next.name == to.name {
-            return Some(way);
-        }
-        at = next;
-    }
-    None
-}
-
-/// Returns the next router on the way from a host to an address, with the router's address.
-fn find_gateway<'t>(
-    topology: &'t Topology,
-    at: &HostSpec,
-    target: IpAddr,
-) -> Option<(&'t HostSpec, IpAddr)> {
-    let routes = at.routes.iter();
-    let routes = routes.filter(|route| route.prefix.contains(target));
-    let HostRoute { gateway, .. } = routes.max_by_key(|route| route.prefix.len())?;
-    let has_gateway =
-        |host: &&HostSpec| host.addresses.iter().any(|own| own.address == *gateway);
-    let router = topology.routers().find(has_gateway)?;
-    Some((router, *gateway))
 }
 
 /// Returns the link that joins a host with a node.
@@ -228,7 +90,7 @@ pub fn find_access<'t>(
     host: &str,
     node: &str,
 ) -> Result<&'t LinkSpec, String> {
-    let joins = |link: &&LinkSpec| far_end(link, host) == Some(node);
+    let joins = |link: &&LinkSpec| link.far_end(host) == Some(node);
     let link = topology.links.iter().find(joins);
     link.ok_or_else(|| {
         format!(

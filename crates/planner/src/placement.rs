@@ -35,7 +35,7 @@ use serde::Serialize;
 use evaluate::Evaluation;
 use problem::Problem;
 
-pub use network::{CoreRoom, LinkRoom, Network, NodeRoom};
+pub use network::{CoreRoom, Hop, LinkRoom, Network, NodeRoom};
 pub use optimal::MAX_PLACEMENTS;
 pub use refusal::Refusal;
 pub use replicas::{Paths, place_paths};

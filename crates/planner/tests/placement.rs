@@ -44,6 +44,7 @@ fn star(cores: Vec<CoreRoom>, link_us: u128) -> Network {
         others: 3,
         links: (0..nodes + 2).map(link).collect(),
         cores,
+        ..Network::default()
     }
 }
 

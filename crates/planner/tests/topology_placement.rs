@@ -146,3 +146,41 @@ fn nodes_without_a_limit_share_the_cores_of_the_machine() {
     assert_eq!(lab.neighbours(3), [0]);
     assert_eq!(lab.vertex("h9"), None);
 }
+
+/// Returns the delay of the links of a chain from h1 over n1 and n2 to h2.
+fn links_ns(parts: &str) -> u64 {
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: Topology\nmetadata: {{ name: lab }}\nspec:\n{parts}---\n\
+         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: over }}\nspec:\n  match: {{}}\n  \
+         placement: delay\n  functions: [ {{ name: a, kind: forward, node: n1 }}, \
+         {{ name: b, kind: forward, node: n2 }} ]\n  ports: {{ ingress: lab/h1, egress: lab/h2 }}\n  \
+         sla: {{ rate: 1kpps, burst: 8 }}\n"
+    );
+    placed(&text).unwrap_or_else(|refusal| panic!("{refusal}")).links_ns
+}
+
+/// The way over r3 has less delay, but the routes of the routers pass as few networks as possible.
+#[test]
+fn links_over_routers_are_those_of_the_ip_routes() {
+    let lab = "  hosts: [ h1, h2 ]\n  nodes: [ n1, n2 ]\n  routers:\n    \
+               - { name: r1, addresses: [ 10.1.0.254/24, 10.2.0.1/24, 10.3.0.1/24 ] }\n    \
+               - { name: r2, addresses: [ 10.2.0.2/24, 10.4.0.2/24, 10.5.0.254/24 ] }\n    \
+               - { name: r3, addresses: [ 10.3.0.3/24, 10.4.0.3/24 ] }\n  links:\n    \
+               - { ends: [ h1, n1 ] }\n    - { ends: [ n1, r1 ], delay: 1ms }\n    \
+               - { ends: [ r1, r2 ], delay: 10ms, back: { delay: 3ms } }\n    - { ends: [ r1, r3 ] }\n    \
+               - { ends: [ r3, r2 ] }\n    - { ends: [ r2, n2 ], delay: 2ms }\n    - { ends: [ n2, h2 ] }\n";
+    assert_eq!(links_ns(lab), 13 * MS);
+    let slow = lab.replace("[ r3, r2 ]", "[ r3, r2 ], delay: 90ms");
+    assert_eq!(links_ns(&slow), 13 * MS);
+    let narrow = lab.replace("[ n2, h2 ]", "[ n2, h2 ], delay: 4ms");
+    assert_eq!(links_ns(&narrow), 17 * MS);
+}
+
+/// A host with two links forwards nothing.
+#[test]
+fn no_path_passes_a_host() {
+    let lab = "  hosts: [ h1, h2, h3 ]\n  nodes: [ n1, n2 ]\n  switches: [ s ]\n  links:\n    \
+               - { ends: [ h1, n1 ] }\n    - { ends: [ n1, h3 ] }\n    - { ends: [ h3, n2 ] }\n    \
+               - { ends: [ n1, s ], delay: 5ms }\n    - { ends: [ s, n2 ] }\n    - { ends: [ n2, h2 ] }\n";
+    assert_eq!(links_ns(lab), 5 * MS);
+}

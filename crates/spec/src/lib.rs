@@ -84,7 +84,7 @@ pub use sharing::{SharingMechanism, SharingPolicy, SharingSpec};
 pub use sla::{Enforce, FULL_FRAME, Sla};
 pub use topology::{
     HostAddress, HostRoute, HostSpec, Impairments, LinkEmulation, LinkSpec, Loss, NODE_BRIDGE,
-    NodeClock, Removal, Topology, TopologyChange,
+    NodeClock, NodeWay, NodeWays, Removal, Topology, TopologyChange,
 };
 
 use error::{FaultLog, Span};

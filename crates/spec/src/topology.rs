@@ -13,9 +13,11 @@ use crate::openflow::ControllerAddress;
 
 mod change;
 mod routing;
+mod way;
 
 pub use change::{Removal, TopologyChange};
 pub(crate) use routing::{Networks, Segments};
+pub use way::{NodeWay, NodeWays};
 
 /// Largest number of hosts of a topology, and of switches.
 pub const MAX_NODES: usize = 16_384;
@@ -239,13 +241,6 @@ impl Topology {
     pub fn links_of(&self, name: &str) -> impl Iterator<Item = &LinkSpec> {
         let links = self.links.iter();
         links.filter(move |link| link.ends.iter().any(|end| end == name))
-    }
-
-    /// Returns the interface with the addresses of a host or node: `eth0`, or the bridge of a node
-    /// with several links.
-    pub fn address_interface(&self, host: &str) -> &'static str {
-        let is_bridged = self.node(host).is_some() && self.links_of(host).nth(1).is_some();
-        if is_bridged { NODE_BRIDGE } else { "eth0" }
     }
 
     /// Returns the topology with all other nodes as switches: they forward frames, and run no

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .host import AgentHost as AgentHost
     from .host import Host as Host
     from .host import Link as Link
+    from .host import Router as Router
     from .migration import StateHook as StateHook
     from .migration import Steering as Steering
     from .migration import move_state as move_state
@@ -62,6 +63,7 @@ _MODULES = {
     "AgentHost": "host",
     "Host": "host",
     "Link": "host",
+    "Router": "host",
     "StateHook": "migration",
     "Steering": "migration",
     "move_state": "migration",

@@ -47,6 +47,7 @@ pub(crate) fn places(
         nodes: (0..nodes).map(node).collect(),
         others: 2,
         links,
+        ..Network::default()
     };
     let request = Request {
         functions: (0..length).map(function).collect(),

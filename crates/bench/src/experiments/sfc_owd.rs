@@ -9,7 +9,7 @@ use myelin_spec::Space;
 use crate::cluster::placements::{ALGORITHMS, crossings, places};
 use crate::cluster::probe::INTERVAL;
 use crate::cluster::rivals::{Rival, RivalChain};
-use crate::cluster::{Cluster, DELAY_NS, LONGEST, NODES, with_mean};
+use crate::cluster::{Cluster, DELAY_NS, Joint, LONGEST, NODES, with_mean};
 use crate::figures::Column::Interval;
 use crate::figures::{Figure, Subjects};
 use crate::published::sfc;
@@ -22,12 +22,15 @@ const FORWARDING_BOUND: f64 = 1.2;
 const PYTHON_BOUND: f64 = 0.5;
 /// Largest delay with fewer crossings over that of `lb`.
 const CROSSINGS_BOUND: f64 = 1.0;
+/// Largest delay in VXLAN over a router over that on Ethernet over a switch. The router takes part of
+/// the difference.
+const VXLAN_BOUND: f64 = 1.15;
 /// Times the delay between nodes with [`Fault::FarNodes`].
 const FAR: u64 = 20;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sfc-owd",
-    about: "Figs. 2.5(a) and 2.5(b): one-way delay of chains of 1 to 10 functions over four nodes, with the placements lb, lc and lblc, beside kernel forwarding and functions in Python",
+    about: "Figs. 2.5(a) and 2.5(b): one-way delay of chains of 1 to 10 functions over four nodes, with the placements lb, lc and lblc, beside kernel forwarding and functions in Python; and of two functions on nodes behind a switch and behind a router",
     differs: "the dissertation has virtual machines on four servers, without functions of Myelin; here four nodes are on one machine, 100 us from each other",
     run,
     plots: include_str!("../../plots/sfc-owd.yaml"),
@@ -71,11 +74,6 @@ const FORWARDING: usize = 2;
 const PYTHON: usize = 3;
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let lengths: &[usize] = session.effort.choose(
-        &[LONGEST],
-        &[1, 4, LONGEST],
-        &[1, 2, 3, 4, 5, 6, 7, 8, 9, LONGEST],
-    );
     let packets = session.effort.choose(5, 15, 30);
     let interval = match session.interval {
         Duration::ZERO => INTERVAL,
@@ -84,6 +82,20 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("nodes", NODES);
     findings.set("packets_of_a_figure", packets);
     findings.set("probe_interval_us", interval.as_micros());
+    measure_lengths(session, findings, (packets, interval))?;
+    measure_joints(session, findings, (packets, interval))
+}
+
+fn measure_lengths(
+    session: Session<'_>,
+    findings: &mut Findings,
+    probe: (usize, Duration),
+) -> Result<(), Error> {
+    let lengths: &[usize] = session.effort.choose(
+        &[LONGEST],
+        &[1, 4, LONGEST],
+        &[1, 2, 3, 4, 5, 6, 7, 8, 9, LONGEST],
+    );
     let mut functions = vec![
         Functions::Myelin(Space::Kernel),
         Functions::Myelin(Space::User),
@@ -116,11 +128,11 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
                 algorithm => ALGORITHMS[algorithm],
             };
             let places = places(placed, NODES, lengths[length])?;
-            measure(&cluster, (&functions[kind], &places), (packets, interval))
+            measure(&cluster, (&functions[kind], &places), probe)
         })
     };
     let claims = |samples: &Deployments, (): &()| claims(&subjects, &functions, samples);
-    let sampling = Sampling::of("one-way delays").rounds(1);
+    let sampling = Sampling::of("one-way delays").rounds(1).share(0.9);
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for at in subjects.all() {
         let [kind, algorithm, length] = at;
@@ -133,6 +145,43 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let subject = subjects.at(&samples, at);
         findings.add_row(with_mean(subject.add_to(row), "owd", "_us", &subject));
     }
+    Ok(())
+}
+
+/// Measures two functions on two nodes that a switch or a router joins, without emulated delays.
+fn measure_joints(
+    session: Session<'_>,
+    findings: &mut Findings,
+    probe: (usize, Duration),
+) -> Result<(), Error> {
+    const JOINTS: [(Joint, &str); 2] = [
+        (Joint::Switch, "NSH on Ethernet"),
+        (Joint::Router, "NSH in VXLAN"),
+    ];
+    let subjects = Subjects::new(FIGURES, [JOINTS.len()]);
+    let deploy = |turns: &mut Turns<'_>| {
+        let clusters = JOINTS.map(|(joint, _)| {
+            let is_far = joint == Joint::Router && session.has_fault(Fault::FarNodes);
+            let delay_ns = if is_far { DELAY_NS * FAR } else { 0 };
+            Cluster::start_joined(session.program, (2, delay_ns), joint)
+        });
+        let clusters = clusters.into_iter().collect::<Result<Vec<_>, _>>()?;
+        subjects.measure(turns, |[joint]| {
+            let functions = Functions::Myelin(Space::Kernel);
+            measure(&clusters[joint], (&functions, &[0, 1]), probe)
+        })
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let [ethernet, vxlan] = [0, 1].map(|joint| subjects.at(samples, [joint]));
+        let id = format!("2 functions, {} / {}", JOINTS[1].1, JOINTS[0].1);
+        vec![Claim::at_most(id, vxlan.ratio(&ethernet, P50), VXLAN_BOUND)]
+    };
+    let sampling = Sampling::of("joints").rounds(4).share(0.1);
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    let rows = subjects.rows(&samples, |[joint]| {
+        Row::of("joints of nodes").with("frames", JOINTS[joint].1)
+    });
+    findings.rows.extend(rows);
     Ok(())
 }
 

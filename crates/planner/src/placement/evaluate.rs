@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::paths::Hop;
+use super::network::Hop;
 use super::problem::{Problem, Violation};
 use crate::calculus::{ArrivalCurve, delay};
 

@@ -1,5 +1,7 @@
 //! Nodes with their free capacity, and the links between them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use myelin_spec::Sla;
 
 use crate::admission::{CoreLoad, Ledger, Platform};
@@ -18,6 +20,19 @@ pub struct Network {
     pub others: usize,
     /// The links.
     pub links: Vec<LinkRoom>,
+    /// Vertices that forward no frames: a path begins or ends there.
+    pub ends: BTreeSet<usize>,
+    /// The paths between two nodes that only routers join, by the numbers of both.
+    pub routed: BTreeMap<(usize, usize), Vec<Hop>>,
+}
+
+/// One direction of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// The number of the link.
+    pub link: usize,
+    /// The number of the end where the direction begins, 0 or 1.
+    pub from: usize,
 }
 
 /// A core and its load.

@@ -1,10 +1,10 @@
 //! The network of a topology.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use myelin_spec::{HostSpec, LinkSpec, Ports, ServiceChain, Sla, Topology};
+use myelin_spec::{HostSpec, LinkSpec, NodeWay, NodeWays, Ports, ServiceChain, Sla, Topology};
 
-use super::network::{CoreRoom, LinkRoom, Network, NodeRoom};
+use super::network::{CoreRoom, Hop, LinkRoom, Network, NodeRoom};
 use super::problem::Problem;
 use super::{Placement, Refusal, Request, place};
 use crate::admission::{Ledger, NS, Platform, peer_of_node};
@@ -70,6 +70,10 @@ impl TopologyNetwork {
         let links = topology.links.iter();
         let links = links.filter_map(|link| link_room(link, &vertices));
         network.links = links.collect();
+        let hosts = topology.hosts.iter().filter(|host| !host.is_node);
+        let hosts = hosts.filter_map(|host| vertices.get(&host.name));
+        network.ends = hosts.copied().collect();
+        network.routed = routed_paths(topology);
         Self { network, vertices }
     }
 
@@ -218,6 +222,36 @@ fn free_core(number: u32, platform: &Platform, millicores: Option<u32>) -> CoreR
         load: ArrivalCurve::default(),
         longest_fs: None,
     }
+}
+
+/// Returns the paths between all nodes that only routers join.
+fn routed_paths(topology: &Topology) -> BTreeMap<(usize, usize), Vec<Hop>> {
+    let mut paths = BTreeMap::new();
+    if topology.routers().next().is_none() {
+        return paths;
+    }
+    let links = topology.links.iter().map(|link| link.name.as_str());
+    let numbers: HashMap<&str, usize> = links.zip(0..).collect();
+    let ways = NodeWays::new(topology);
+    for (from, one) in topology.nodes().enumerate() {
+        for (to, other) in topology.nodes().enumerate().filter(|(to, _)| *to != from) {
+            let way = ways.find(&one.name, &other.name);
+            if let Some(way) = way.filter(|way| way.addresses.is_some()) {
+                paths.insert((from, to), to_hops(&way, &one.name, &numbers));
+            }
+        }
+    }
+    paths
+}
+
+fn to_hops(way: &NodeWay<'_>, from: &str, numbers: &HashMap<&str, usize>) -> Vec<Hop> {
+    let hops = way.links.iter().scan(from, |at, link| {
+        let begin = usize::from(link.ends[0] != *at);
+        *at = link.far_end(at)?;
+        let link = *numbers.get(link.name.as_str())?;
+        Some(Hop { link, from: begin })
+    });
+    hops.collect()
 }
 
 fn link_room(link: &LinkSpec, vertices: &BTreeMap<String, usize>) -> Option<LinkRoom> {

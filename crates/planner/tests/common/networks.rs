@@ -155,6 +155,7 @@ pub(crate) fn drawn_with(
                     others: 3,
                     links: (1..vertices).zip(&links).map(link).collect(),
                     cores,
+                    ..Network::default()
                 },
             }
         })

@@ -80,6 +80,7 @@ impl Drawn {
                 others: 2 + switches,
                 nodes,
                 cores,
+                ..Network::default()
             },
         }
     }
