@@ -4,9 +4,9 @@
 //! link a veth pair with the kernel's default offloads. All bridges and the links' ends at switches
 //! are in the caller's namespace, so chains can attach to them. A node is a host with a control
 //! group; if it has several links, a bridge in its namespace forwards frames between them. A router
-//! is a host whose kernel forwards IP packets between its links. All OpenFlow switches of a topology
-//! are programs in one more namespace, with an interface for each link; here, a bridge of two ports
-//! joins the link to that interface.
+//! is a host whose kernel forwards IP packets between its links. All OpenFlow switches of a
+//! topology are programs in one more namespace, with an interface for each link; here, a bridge of
+//! two ports joins the link to that interface.
 
 mod bridges;
 mod build;

@@ -22,8 +22,8 @@ const FORWARDING_BOUND: f64 = 1.2;
 const PYTHON_BOUND: f64 = 0.5;
 /// Largest delay with fewer crossings over that of `lb`.
 const CROSSINGS_BOUND: f64 = 1.0;
-/// Largest delay in VXLAN over a router over that on Ethernet over a switch. The router takes part of
-/// the difference.
+/// Largest delay in VXLAN behind a router over that on Ethernet behind a switch. The router takes
+/// part of the difference.
 const VXLAN_BOUND: f64 = 1.15;
 /// Times the delay between nodes with [`Fault::FarNodes`].
 const FAR: u64 = 20;

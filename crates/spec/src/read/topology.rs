@@ -115,7 +115,8 @@ pub(super) fn read(top: &Fields<'_>) -> Option<Topology> {
     (faults.count() == before).then_some(topology)
 }
 
-/// The names of hosts, nodes, routers and switches, each with its line, and whether it forwards frames.
+/// The names of hosts, nodes, routers and switches, each with its line, and whether it forwards
+/// frames.
 #[derive(Default)]
 struct Names(HashMap<String, (usize, bool)>);
 

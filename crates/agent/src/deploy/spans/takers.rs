@@ -33,7 +33,7 @@ impl Nodes<'_> {
         network.topology().have_one_clock(one, other)
     }
 
-    /// Returns the Ethernet address of a node's interface.
+    /// Returns the Ethernet address of an interface of a node or host.
     pub(super) fn address(&self, node: &str, interface: &str) -> Result<MacAddr, String> {
         let netns = {
             let network = lock(&self.topology.network);
@@ -46,11 +46,11 @@ impl Nodes<'_> {
         });
         let mac = match found {
             Some(Ok(link)) => link.mac.and_then(|mac| mac.to_string().parse().ok()),
-            Some(Err(error)) => return Err(format!("node `{node}`: {error}")),
+            Some(Err(error)) => return Err(format!("`{node}`: {error}")),
             None => None,
         };
         mac.ok_or_else(|| {
-            format!("the interface `{interface}` of the node `{node}` has no Ethernet address")
+            format!("the interface `{interface}` of `{node}` has no Ethernet address")
         })
     }
 }

@@ -88,8 +88,8 @@ impl Builder<'_> {
         Ok(groups)
     }
 
-    /// Sets the new interfaces of the hosts up, and gives each host its addresses: on `eth0`, on the
-    /// bridge of a node with several links, or on all interfaces of a router. Then the routes.
+    /// Sets the new interfaces of the hosts up, and gives each host its addresses: on `eth0`, on
+    /// the bridge of a node with several links, or on all interfaces of a router. Then the routes.
     pub(super) fn configure_hosts(&self, hosts: &mut OpenHosts, links: &[LinkEnds]) -> Result<()> {
         let mut interfaces: BTreeMap<usize, Vec<&LinkId>> = BTreeMap::new();
         for end in links.iter().flat_map(|made| &made.ends) {
