@@ -6,7 +6,12 @@ use std::path::{Path, PathBuf};
 /// Finds the package that `make install` puts next to the program, or that of the repository where
 /// the program was built.
 pub fn find_python_package(program: &Path) -> Option<PathBuf> {
-    let prefix = program.parent()?.parent()?;
+    let mut directory = program.parent()?;
+    // Tests lie one directory deeper than the program.
+    if directory.ends_with("deps") {
+        directory = directory.parent()?;
+    }
+    let prefix = directory.parent()?;
     let installed = prefix.join("lib/myelin/python");
     let built = prefix
         .parent()

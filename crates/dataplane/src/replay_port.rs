@@ -9,7 +9,7 @@
 //! The worker looks at the clock when it polls the port. Packets whose time has come pass the front
 //! door and wait in the ring, as behind a device. The stamp of a packet is its time of arrival.
 //!
-//! Of the packets that arrive between two looks, the front door sees at most [`MAX_LOOK`], or a
+//! Of the packets that arrive between two looks, the front door sees at most `MAX_LOOK`, or a
 //! ring. The port drops the others, as a device whose queue is full (`rx_missed`). So a replay that
 //! is faster than the front door neither delays packets without limit nor takes more memory.
 

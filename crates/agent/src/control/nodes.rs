@@ -63,8 +63,11 @@ fn watch(
 ) {
     let (node, topology) = (Weak::clone(node), Arc::downgrade(topology));
     std::thread::spawn(move || {
-        // The removal of a topology waits until no thread holds it.
+        // The removal of a topology waits until no thread holds it, so none takes it again then.
         while let Some((node, topology)) = node.upgrade().zip(topology.upgrade()) {
+            if !is_running(&node, &topology) {
+                break;
+            }
             check(&node, &topology);
             drop((topology, node));
             std::thread::sleep(CHECK_INTERVAL);

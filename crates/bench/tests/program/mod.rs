@@ -1,13 +1,15 @@
 //! Tests that run experiments. The experiments start an executable as worker, as agent and for
-//! `plan`. The test executable replaces `myelin`.
+//! `plan`, `up`, `down` and `exec`. The test executable replaces `myelin`.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use libtest_mimic::{Arguments, Trial};
 use myelin_agent::ServeOptions;
-use myelin_api::RunDir;
+use myelin_api::{ChainSource, Client, ExecEvent, ExecRequest, RunDir, UpRequest};
 use myelin_bench::{Effort, Monitor, Options, Report, Row, run};
 
 /// Runs those of `tests` that the command line selects, or the part of `myelin` that the arguments
@@ -18,6 +20,7 @@ pub(crate) fn main(tests: Vec<Trial>) -> ExitCode {
         Some("worker") => run_worker(&arguments),
         Some("agent") => run_agent(&arguments),
         Some("preemptor") => run_preemptor(&arguments),
+        Some("up" | "down" | "exec") => run_client(&arguments),
         Some("plan") => {
             std::io::read_to_string(std::io::stdin()).unwrap();
         }
@@ -74,6 +77,43 @@ fn run_agent(arguments: &[String]) {
     let run_dir = RunDir::resolve(Some(Path::new(run_dir)));
     let program = std::env::current_exe().unwrap();
     myelin_agent::serve(&run_dir, &program, ServeOptions::default()).unwrap();
+}
+
+/// Takes the requests `up FILE`, `down NAME` and `exec HOST -- PROGRAM` to the agent of
+/// `MYELIN_RUN_DIR`.
+fn run_client(arguments: &[String]) {
+    let client = Client::connect(&RunDir::resolve(None)).unwrap().unwrap();
+    let name = &arguments[1];
+    match arguments[0].as_str() {
+        "up" => {
+            let source = ChainSource {
+                name: name.clone(),
+                text: std::fs::read_to_string(name).unwrap(),
+                ..ChainSource::default()
+            };
+            let (force, lease) = (false, None);
+            let request = UpRequest {
+                source,
+                force,
+                lease,
+            };
+            client.up(&request).unwrap();
+        }
+        "down" => drop(client.down(name).unwrap()),
+        _ => {
+            let request = ExecRequest {
+                host: name.clone(),
+                command: arguments[3..].to_vec(),
+                env: std::env::vars().collect(),
+                directory: "/".to_owned(),
+                ..ExecRequest::default()
+            };
+            let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+            let descriptors = [input.as_fd(), output.as_fd(), errors.as_fd()];
+            let mut stream = client.exec(&request, descriptors).unwrap();
+            while !matches!(stream.next_event().unwrap(), ExecEvent::Ended { .. }) {}
+        }
+    }
 }
 
 /// Options of a run of this executable.

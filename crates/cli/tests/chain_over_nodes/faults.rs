@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use myelin_linux::netns::Netns;
 use serde_json::Value;
@@ -218,6 +218,7 @@ fn a_silent_agent_delays_only_itself() {
         pass(&h3, &lab.h2, 0x40) == Some(0x43)
     });
     let [silent, killed] = [1, 2].map(|node| lab.node_pid(node));
+    let stopped = Instant::now();
     common::sh(&format!("kill -STOP {silent}"));
     kill(&killed);
     for _ in 0..100 {
@@ -231,9 +232,11 @@ fn a_silent_agent_delays_only_itself() {
         find_event(&events, "back", "n2").is_some()
             && all.any(|event| event["chain"] == spare && event["lost"].as_u64() > Some(10))
     });
-    // The agent of n1 is still asked for the first time.
+    // The agent of n1 is asked for the first time for 15 s. A slow machine may take longer so far.
     let events = events();
-    assert!(find_event(&events, "silent", "n1").is_none(), "{events}");
+    let is_asked = stopped.elapsed() < Duration::from_secs(15);
+    let is_silent = find_event(&events, "silent", "n1").is_some();
+    assert!(!(is_asked && is_silent), "{events}");
     common::sh(&format!("kill -CONT {silent}"));
     drop(h3);
     lab.end();

@@ -54,7 +54,7 @@ impl Room<'_> {
 /// Returns the chain with a node for each function, on each of its paths: one, or with replicas of
 /// a function one for each replica. The nodes are those of the `previous` generation if the
 /// description is the same, because chains that came later do not move a chain. Else they are where
-/// the running chains leave room.
+/// the running chains leave room. A chain that lacks replicas moves only to have more of them.
 ///
 /// # Errors
 /// The constraint that no placement keeps.
@@ -64,15 +64,24 @@ pub(super) fn place(
     plan: &Plan,
     previous: Option<&RunningSpan>,
 ) -> Result<Vec<ServiceChain>, ApiError> {
-    let stays = |old: &&RunningSpan| stays_in_place(nodes, (declared, chain), old);
-    match previous.filter(stays) {
-        Some(old) => Ok(old.paths().map(|(_, chain)| chain.clone()).collect()),
-        None => choose_nodes(nodes, chain, plan, previous),
+    let can_stay = |old: &&RunningSpan| can_stay(nodes, (declared, chain), old);
+    let Some(old) = previous.filter(can_stay) else {
+        return choose_nodes(nodes, chain, plan, previous);
+    };
+    let paths: Vec<ServiceChain> = old.paths().map(|(_, chain)| chain.clone()).collect();
+    if old.has_all_replicas() {
+        return Ok(paths);
     }
+    let chosen = choose_nodes(nodes, chain, plan, previous)?;
+    Ok(if chosen.len() > paths.len() {
+        chosen
+    } else {
+        paths
+    })
 }
 
-/// Whether a chain keeps the nodes of its previous generation.
-fn stays_in_place(
+/// Whether a chain can keep the nodes of its previous generation.
+fn can_stay(
     nodes: &Nodes<'_>,
     (declared, chain): (&ServiceChain, &ServiceChain),
     old: &RunningSpan,
@@ -80,7 +89,6 @@ fn stays_in_place(
     // Functions of the other direction may have moved, and with them those that share their state.
     let mut functions = chain.functions.iter().zip(&old.chain.functions);
     old.declared == *declared
-        && old.has_all_replicas()
         && functions.all(|(new, old)| new.node.is_none() || new.node == old.node)
         && has_all_parts(nodes, old)
 }

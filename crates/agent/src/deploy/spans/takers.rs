@@ -64,18 +64,23 @@ impl PartTakers for Nodes<'_> {
 
     fn remove(&self, node: &str, part: &str) -> Result<(), ApiError> {
         let agent = self.agent(node)?;
-        let removed = agent.connect().and_then(|client| {
+        let remove = || {
+            let client = agent.connect()?;
             if client.list()?.iter().any(|status| status.chain == part) {
                 client.down(part)?;
             }
             Ok(())
-        });
-        // What an ended agent left is removed before its successor starts.
-        removed.or_else(|error| {
+        };
+        remove().or_else(|error| {
+            // What an ended agent left is removed before its successor starts.
             if agent.has_ended() {
                 agent.revive(&self.node.parts)
-            } else {
+            } else if agent.is_silent() {
                 Err(error)
+            } else {
+                // The watcher may have started a successor meanwhile, which refuses connections
+                // until it is ready.
+                remove()
             }
         })
     }

@@ -31,8 +31,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const COMMANDS: usize = 20;
 const SHELL_COMMAND: [&str; 3] = ["sh", "-c", "true"];
 const PROGRAM: &str = "/bin/true";
-const MININET_SCRIPT: &str = include_str!("../../../reference/mininet-star.py");
-const MYELIN_SCRIPT: &str = include_str!("../../../reference/myelin-star.py");
+const SCRIPT: &str = include_str!("../../../reference/star.py");
 
 /// A star that came up, ran commands and went down.
 #[derive(Debug, Clone, Copy)]
@@ -164,8 +163,8 @@ impl Python {
         let name = agent.dir.chain_name("star");
         let mut command = self.command();
         command
-            .args(["-c", MYELIN_SCRIPT, &name, &hosts.to_string()])
-            .arg(COMMANDS.to_string())
+            .args(["-c", SCRIPT, &hosts.to_string()])
+            .args([&COMMANDS.to_string(), &name])
             .env("MYELIN_RUN_DIR", agent.dir.run_dir.path())
             .env("MYELIN", session.program);
         let text = run_script(session, "python", command)?;
@@ -194,11 +193,17 @@ fn make_by_agent(session: Session<'_>, hosts: usize) -> Result<Star, Error> {
             ..ExecRequest::default()
         };
         let mut stream = agent.client.exec(&request, [null.as_fd(); 3])?;
-        while !matches!(stream.next_event()?, ExecEvent::Ended { .. }) {}
-        Ok(())
+        loop {
+            match stream.next_event()? {
+                ExecEvent::Ended { code: Some(0), .. } => return Ok(()),
+                ExecEvent::Ended { code, .. } => {
+                    return Err(failed("myelin", format!("{command:?} ended with {code:?}")));
+                }
+                _ => {}
+            }
+        }
     };
-    let cmd_ms = median_of_commands(|| exec(&SHELL_COMMAND))?;
-    let program_ms = median_of_commands(|| exec(&[PROGRAM]))?;
+    let [cmd_ms, program_ms] = median_times(exec)?;
     let (down_ms, _) = time_ms(|| Ok(agent.client.down(&name)?))?;
     Ok(Star {
         up_ms,
@@ -227,8 +232,7 @@ fn make_by_command_line(session: Session<'_>, hosts: usize) -> Result<Star, Erro
     let memory_mib = memory_of(&agent)?;
     let host = format!("{name}/h1");
     let exec = |command: &[&str]| run(&[&["exec", &host, "--"], command].concat());
-    let cmd_ms = median_of_commands(|| exec(&SHELL_COMMAND))?;
-    let program_ms = median_of_commands(|| exec(&[PROGRAM]))?;
+    let [cmd_ms, program_ms] = median_times(exec)?;
     let (down_ms, ()) = time_ms(|| run(&["down", &name]))?;
     Ok(Star {
         up_ms,
@@ -243,7 +247,7 @@ fn make_by_command_line(session: Session<'_>, hosts: usize) -> Result<Star, Erro
 fn make_by_mininet(session: Session<'_>, interpreter: &Path, hosts: usize) -> Result<Star, Error> {
     let mut command = Command::new("unshare");
     command.arg("--net").arg(interpreter);
-    command.args(["-c", MININET_SCRIPT, &hosts.to_string()]);
+    command.args(["-c", SCRIPT, &hosts.to_string()]);
     command.arg(COMMANDS.to_string());
     parse_star("mininet", &run_script(session, "mininet", command)?)
 }
@@ -278,11 +282,15 @@ fn time_ms<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(f64, T), Error
     Ok((start.elapsed().as_secs_f64() * 1e3, result))
 }
 
-fn median_of_commands(mut command: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let times = (0..COMMANDS).map(|_| Ok(time_ms(&mut command)?.0));
-    let mut times = times.collect::<Result<Vec<f64>, Error>>()?;
-    times.sort_by(f64::total_cmp);
-    Ok(quantile(&times, 0.5))
+/// The median times of a command of the shell itself and of a program, ms.
+fn median_times(exec: impl Fn(&[&str]) -> Result<(), Error>) -> Result<[f64; 2], Error> {
+    let median = |command: &[&str]| {
+        let times = (0..COMMANDS).map(|_| Ok(time_ms(|| exec(command))?.0));
+        let mut times = times.collect::<Result<Vec<f64>, Error>>()?;
+        times.sort_by(f64::total_cmp);
+        Ok::<f64, Error>(quantile(&times, 0.5))
+    };
+    Ok([median(&SHELL_COMMAND)?, median(&[PROGRAM])?])
 }
 
 /// Runs a program to its end.

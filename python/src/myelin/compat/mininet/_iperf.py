@@ -37,14 +37,18 @@ def _measure_udp(client: Any, server: Any, rate: str, fmt: Optional[str], second
     received = ""
     while server.waiting and "listening" not in received:
         received += server.monitor()
-    sent = client.cmd(f"{common} -c {server.IP()} -t {seconds} -b {rate}")
-    while server.waiting and "/sec" not in received:
-        part = server.monitor(timeoutms=_SILENCE_MS)
-        if not part:
-            break
-        received += part
-    server.sendInt()
-    received += server.waitOutput()
+    try:
+        sent = client.cmd(f"{common} -c {server.IP()} -t {seconds} -b {rate}")
+        while server.waiting and "/sec" not in received:
+            part = server.monitor(timeoutms=_SILENCE_MS)
+            if not part:
+                break
+            received += part
+    finally:
+        # A server that ended by itself left its shell at the prompt, which an interrupt would repeat.
+        if server.waiting:
+            server.sendInt()
+            received += server.waitOutput()
     debug(f"Client output: {sent}\nServer output: {received}\n")
     return [_last_rate(received), _last_rate(sent)]
 
