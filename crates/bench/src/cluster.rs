@@ -50,11 +50,16 @@ pub(crate) enum Joint {
 impl Joint {
     /// Describes the joint `s` of a topology.
     fn keys(self, nodes: usize) -> String {
-        let addresses: Vec<_> = (1..=nodes).map(|node| format!("10.{node}.0.254/24")).collect();
+        let addresses: Vec<_> = (1..=nodes)
+            .map(|node| format!("10.{node}.0.254/24"))
+            .collect();
         match self {
             Self::Switch => "switches: [ s ]".to_owned(),
             Self::Router => {
-                format!("routers: [ {{ name: s, addresses: [ {} ] }} ]", addresses.join(", "))
+                format!(
+                    "routers: [ {{ name: s, addresses: [ {} ] }} ]",
+                    addresses.join(", ")
+                )
             }
         }
     }
@@ -262,7 +267,10 @@ mod tests {
         let objects = crate::agents::chain_source(text).parse_objects().unwrap();
         let cluster = &objects.topologies[0];
         assert_eq!(cluster.nodes().count(), NODES);
-        assert_eq!(cluster.routers().count(), usize::from(joint == Joint::Router));
+        assert_eq!(
+            cluster.routers().count(),
+            usize::from(joint == Joint::Router)
+        );
         assert_eq!(cluster.links[0].impairments.delay_ns, delay_ns / 2);
         for (number, host) in cluster.hosts[..2 * NODES].iter().enumerate() {
             assert_eq!(host.addresses[0].address, joint.address_of(NODES, number));

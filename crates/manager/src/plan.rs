@@ -118,7 +118,12 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             })
         });
         let to = routes.get(number).map(|route| {
-            let way = find_way(request, route, &sections[number + 1].node, Some(&egress_host));
+            let way = find_way(
+                request,
+                route,
+                &sections[number + 1].node,
+                Some(&egress_host),
+            );
             way.map(|way| PeerSpec {
                 interface: route.out.clone(),
                 way,

@@ -64,9 +64,10 @@ pub fn find_route(topology: &Topology, from: &str, to: &str) -> Result<Route, St
     })?;
     let ends = way.links.first().zip(way.links.last());
     let (out, into) = match (way.addresses, ends) {
-        (None, Some((first, last))) => {
-            (topology.interface(from, first), topology.interface(to, last))
-        }
+        (None, Some((first, last))) => (
+            topology.interface(from, first),
+            topology.interface(to, last),
+        ),
         _ => {
             let at_addresses = |node| topology.address_interface(node).to_owned();
             (at_addresses(from), at_addresses(to))

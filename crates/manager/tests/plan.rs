@@ -169,7 +169,10 @@ fn a_plan_names_what_is_missing() {
     objects.topologies[0]
         .links
         .retain(|link| link.name != "n0-n1");
-    fail(&objects, "no links and no routes join the nodes `n0` and `n1`");
+    fail(
+        &objects,
+        "no links and no routes join the nodes `n0` and `n1`",
+    );
 }
 
 /// The plans of a chain on each of these paths, in a line of nodes.
@@ -349,9 +352,19 @@ fn routed_lab(n1: &str) -> Objects {
          {{ name: b, kind: xor, config: {{ key: 2 }}, node: n2 }} ]\n  \
          ports: {{ ingress: lab/h1, egress: lab/h2 }}\n"
     );
-    let text = text.replace("'fd03::2/64' ]", "'fd03::2/64' ], gateway: [ 10.3.0.254, 'fd03::1' ]");
-    let text = text.replace("hosts: [ h1, h2 ]", "hosts: [ h1, { name: h2, gateway: 10.3.0.254, address: 10.3.0.9/24 } ]");
-    let source = ChainSource { name: "lab.yaml".to_owned(), text, ..ChainSource::default() };
+    let text = text.replace(
+        "'fd03::2/64' ]",
+        "'fd03::2/64' ], gateway: [ 10.3.0.254, 'fd03::1' ]",
+    );
+    let text = text.replace(
+        "hosts: [ h1, h2 ]",
+        "hosts: [ h1, { name: h2, gateway: 10.3.0.254, address: 10.3.0.9/24 } ]",
+    );
+    let source = ChainSource {
+        name: "lab.yaml".to_owned(),
+        text,
+        ..ChainSource::default()
+    };
     source.parse_objects().unwrap()
 }
 
@@ -385,9 +398,17 @@ fn a_way_over_routers_is_a_tunnel_with_all_its_delays() {
     let to = first.to.unwrap();
     assert_eq!(to.interface, "br0");
     let tunnel = |local, remote, destination| {
-        Way::Vxlan(VxlanSpec { local, remote, vni: 0x80_0009, destination })
+        Way::Vxlan(VxlanSpec {
+            local,
+            remote,
+            vni: 0x80_0009,
+            destination,
+        })
     };
-    assert_eq!(to.way, tunnel(near, far, Some(address("h2", "eth0").unwrap())));
+    assert_eq!(
+        to.way,
+        tunnel(near, far, Some(address("h2", "eth0").unwrap()))
+    );
     assert_eq!(second.from.unwrap().way, tunnel(far, near, None));
     assert_eq!(planned.parts[1].1.egress.as_deref(), Some("eth1"));
 

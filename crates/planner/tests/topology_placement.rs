@@ -156,7 +156,9 @@ fn links_ns(parts: &str) -> u64 {
          {{ name: b, kind: forward, node: n2 }} ]\n  ports: {{ ingress: lab/h1, egress: lab/h2 }}\n  \
          sla: {{ rate: 1kpps, burst: 8 }}\n"
     );
-    placed(&text).unwrap_or_else(|refusal| panic!("{refusal}")).links_ns
+    placed(&text)
+        .unwrap_or_else(|refusal| panic!("{refusal}"))
+        .links_ns
 }
 
 /// The way over r3 has less delay, but the routes of the routers pass as few networks as possible.

@@ -199,10 +199,25 @@ fn hosts_and_routers_get_their_routes() {
     assert_eq!(routes("n2"), "0.0.0.0/0 10.3.0.254");
     assert_eq!(routes("h3"), "0.0.0.0/0 10.4.0.1");
     assert_eq!(routes("h4"), "");
-    assert_eq!(routes("r1"), "10.3.0.0/24 10.2.0.253, 10.4.0.0/30 10.2.0.253, fd03::/64 fd02::253");
-    assert_eq!(routes("r2"), "10.1.0.0/24 10.2.0.254, 10.4.0.0/30 10.3.0.253");
-    assert_eq!(routes("r3"), "10.2.0.0/24 10.3.0.254, 10.1.0.0/24 10.3.0.254");
-    let links: Vec<usize> = routed.host("r2").unwrap().addresses.iter().map(|own| own.link).collect();
+    assert_eq!(
+        routes("r1"),
+        "10.3.0.0/24 10.2.0.253, 10.4.0.0/30 10.2.0.253, fd03::/64 fd02::253"
+    );
+    assert_eq!(
+        routes("r2"),
+        "10.1.0.0/24 10.2.0.254, 10.4.0.0/30 10.3.0.253"
+    );
+    assert_eq!(
+        routes("r3"),
+        "10.2.0.0/24 10.3.0.254, 10.1.0.0/24 10.3.0.254"
+    );
+    let links: Vec<usize> = routed
+        .host("r2")
+        .unwrap()
+        .addresses
+        .iter()
+        .map(|own| own.link)
+        .collect();
     assert_eq!(links, [0, 0, 1, 1]);
     assert_eq!(routed.address_interface("n1"), "br0");
     assert_eq!(routed.address_interface("n2"), "eth0");
@@ -215,7 +230,10 @@ fn each_family_needs_one_gateway() {
         let text = routed_text(given);
         let errors = parse_objects(&text, &Source::new("a.yaml"), &NoFiles).unwrap_err();
         let error = errors.to_string();
-        assert!(error.contains("the routers `r1` and `r2` are in the network"), "{error}");
+        assert!(
+            error.contains("the routers `r1` and `r2` are in the network"),
+            "{error}"
+        );
         assert!(error.contains(&format!("`gateway: {gateway}`")), "{error}");
     }
 }
@@ -229,5 +247,9 @@ fn a_loop_over_a_router_is_no_loop() {
                 links: [ { ends: [ r1, s1 ] }, { ends: [ r1, s2 ] }, { ends: [ r2, s1 ] }, { ends: [ r2, s2 ] } ]\n";
     let topologies = parse(text);
     assert_eq!(topologies[0].routers().count(), 2);
-    assert!(topologies[0].routers().all(|router| router.routes.is_empty()));
+    assert!(
+        topologies[0]
+            .routers()
+            .all(|router| router.routes.is_empty())
+    );
 }

@@ -185,9 +185,7 @@ fn open_arrival(
             Way::Ethernet(mac) => Neighbour::Ethernet(mac),
             Way::Vxlan(VxlanSpec {
                 local, remote, vni, ..
-            }) => {
-                Neighbour::Vxlan(Tunnel { local, remote, vni })
-            }
+            }) => Neighbour::Vxlan(Tunnel { local, remote, vni }),
         },
         near: port.entry_link().map_or(0, |link| link.near),
     };

@@ -72,10 +72,7 @@ impl Routed {
     fn up(family: &Family) -> Self {
         let myelin = Myelin::new_shared();
         let [near, far] = family.routers;
-        up(
-            &myelin,
-            &ROUTED.replace("NEAR", near).replace("FAR", far),
-        );
+        up(&myelin, &ROUTED.replace("NEAR", near).replace("FAR", far));
         let socket = |host: &str, address: String| {
             let netns = Netns::open(&netns(&myelin, host)).unwrap();
             let socket = netns.enter(|| UdpSocket::bind(address)).unwrap().unwrap();
@@ -145,7 +142,8 @@ fn count_tunnelled(capture: &[u8]) -> usize {
         rest = &rest[(16 + length).min(rest.len())..];
     }
     let is_vxlan = |frame: &&&[u8]| {
-        ends.iter().any(|at| frame.get(*at..at + 2) == Some(&[0x12, 0xb5][..]))
+        ends.iter()
+            .any(|at| frame.get(*at..at + 2) == Some(&[0x12, 0xb5][..]))
     };
     frames.iter().filter(is_vxlan).count()
 }
@@ -160,11 +158,17 @@ fn packets_pass_nodes_on_both_sides_of_a_router() {
         lab.expect_both_ways();
         // Other packets pass the router too.
         let host = family.hosts[1].trim_matches(['[', ']']);
-        lab.myelin.run_ok(&["exec", "h1", "--", "ping", "-c", "1", "-W", "20", host]);
+        lab.myelin
+            .run_ok(&["exec", "h1", "--", "ping", "-c", "1", "-W", "20", host]);
         let status = lab.status("line");
         assert_eq!(status["hosts"][4]["is_router"], true, "{status}");
-        let graph = lab.myelin.run_ok(&["graph", &lab.myelin.chain_name("line")]);
-        assert!(graph.contains("1 router,") && graph.contains("r1  router "), "{graph}");
+        let graph = lab
+            .myelin
+            .run_ok(&["graph", &lab.myelin.chain_name("line")]);
+        assert!(
+            graph.contains("1 router,") && graph.contains("r1  router "),
+            "{graph}"
+        );
 
         // The chain's frames between the nodes are in the tunnel.
         let file = lab.myelin.write_file("");

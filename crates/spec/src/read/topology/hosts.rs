@@ -168,10 +168,7 @@ fn read_host<'a>(
         add_address(&mut host, &mut place, (&field, 0), taken);
     }
     let gateways = fields.get("gateway");
-    for field in gateways
-        .iter()
-        .flat_map(|field| field.one_or_list(GATEWAY))
-    {
+    for field in gateways.iter().flat_map(|field| field.one_or_list(GATEWAY)) {
         let gateway = field.parsed(GATEWAY, "write for example 10.0.0.254", |text| {
             let address = text.parse().ok().filter(is_host);
             address.ok_or_else(|| format!("`{}` is not an address of a host", Printable(text)))
