@@ -2266,9 +2266,9 @@ class TopologyEnd(Record):
 
 @dataclass(kw_only=True, repr=False, eq=False, match_args=False)
 class TopologyHost(Record):
-    """A host or node of a topology."""
+    """A host, node or router of a topology."""
     addresses: list[str]
-    """The addresses of `eth0`, each with its prefix length."""
+    """The addresses of `eth0`, each with its prefix length; of a router, those of all links."""
     agent: Optional[NodeAgentStatus] = None
     """The agent of a running node."""
     cgroup: Optional[str] = None
@@ -2279,6 +2279,8 @@ class TopologyHost(Record):
     """The cores of the host's programs; empty: all cores."""
     is_node: bool = False
     """Whether the host is a node: it runs an agent."""
+    is_router: bool = False
+    """Whether the host is a router: it forwards IP packets between its links."""
     memory_bytes: Optional[int] = None
     """The limit of memory, bytes."""
     name: str
