@@ -209,11 +209,14 @@ fn changed_delays_and_faults_of_links_to_a_router_act_on_the_chain() {
     let short = Duration::from_millis(200);
     lab.server.set_read_timeout(Some(short)).unwrap();
 
-    // The router forgets its route with the link, and gets it back.
-    let fast = format!("{line}/r1-n2");
-    lab.myelin.run_ok(&["link", &fast, "--down"]);
-    wait_for("silence", || lab.ask(0x40).is_none());
-    lab.myelin.run_ok(&["link", &fast, "--up"]);
+    // The kernel of a host forgets the route to its gateway with the link; the agent gives it back.
+    for link in ["r1-n2", "h1-n1"] {
+        let link = format!("{line}/{link}");
+        lab.myelin.run_ok(&["link", &link, "--down"]);
+        wait_for("silence", || lab.ask(0x40).is_none());
+        lab.myelin.run_ok(&["link", &link, "--up"]);
+        wait_for("a packet behind the fault", || lab.ask(0x40) == Some(0x43));
+    }
     lab.expect_both_ways();
     lab.end();
 }
