@@ -83,8 +83,13 @@ pub enum EndedEntrance {
     /// The other path has the same first part, which counts on. So many packets left it on the
     /// ended path.
     Stays(u64),
-    /// The first part has gone. So many packets entered it.
-    Gone(u64),
+    /// The first part has gone.
+    Gone {
+        /// Packets that entered it.
+        entered: u64,
+        /// Of these, packets that its policer dropped.
+        policed: u64,
+    },
 }
 
 impl Default for EndedEntrance {
@@ -97,6 +102,12 @@ impl Deployment {
     /// The first part, where packets enter.
     fn entrance(&self) -> Option<&PlacedPart> {
         self.parts.first().map(|part| &part.at)
+    }
+
+    /// Returns the packets that left the first part on the previous path, since that part was last
+    /// changed; `None` if the previous path has another first part.
+    pub fn left_previous_entrance(&self) -> Option<u64> {
+        self.ups.first().and_then(|up| up.previous_packets_out)
     }
 
     /// Whether packets enter both paths at the same part.
@@ -224,14 +235,20 @@ fn remove_all<'p>(
 }
 
 /// Removes the parts of the previous path after their packets have left, and logs failures. Returns
-/// the packets of that path.
-pub fn retire(takers: &dyn PartTakers, previous: &Deployment, new: &Deployment) -> EndedPath {
+/// the packets of that path. `resumed`: packets that left its first part before undone changes,
+/// after which the first part counts the packets of the path from zero.
+pub fn retire(
+    takers: &dyn PartTakers,
+    previous: &Deployment,
+    new: &Deployment,
+    resumed: u64,
+) -> EndedPath {
     let first = previous.entrance();
     if let Some(first) = first.filter(|_| !previous.enters_with(new)) {
         return end_path(takers, first, &previous.later(), previous.links).0;
     }
-    let entered = new.ups.first().and_then(|up| up.previous_packets_out);
-    end_later(takers, previous, entered)
+    let entered = new.left_previous_entrance();
+    end_later(takers, previous, entered.map(|entered| entered + resumed))
 }
 
 /// Removes a new chain. With a previous path, first leads packets back to that path, whose parts
@@ -302,12 +319,13 @@ fn end_path(
         let received = drained.received.map_or(0, |received| received + kept);
         counts.packets_in.max(received)
     });
+    let policed = counts.as_ref().map_or(0, |counts| counts.account.policed);
     let left = match later {
         [] => counts.map(|counts| counts.packets_out),
         _ => drained.left,
     };
     let ended = EndedPath {
-        first: EndedEntrance::Gone(entered),
+        first: EndedEntrance::Gone { entered, policed },
         left: left.unwrap_or_default(),
     };
     (ended, removed)

@@ -79,6 +79,9 @@ pub struct WholeReading {
     pub at: Duration,
     /// The date of the reading.
     pub end: SystemTime,
+    /// Packets that the first part sent on this path before undone changes. Its count `sent` begins
+    /// at zero after each; those of the other parts go on.
+    pub resumed: u64,
     /// The parts, in the order of the chain.
     pub parts: Vec<PartCounts>,
 }
@@ -208,7 +211,10 @@ impl WholeLoss {
     /// Counts the packets that have become overdue since the last reading, on the links behind each
     /// part.
     fn count_lost_on_links(&mut self, reading: &WholeReading) -> Vec<u64> {
-        let sent = reading.parts.iter().map(|part| part.sent).collect();
+        let mut sent: Vec<u64> = reading.parts.iter().map(|part| part.sent).collect();
+        if let Some(first) = sent.first_mut() {
+            *first += reading.resumed;
+        }
         self.sent.push_back((reading.at, sent));
         self.missing.resize(reading.parts.len(), 0);
         let mut lost = vec![0; reading.parts.len()];
@@ -316,6 +322,7 @@ mod tests {
             path,
             at: Duration::from_secs(second),
             end: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
+            resumed: 0,
             parts: vec![
                 PartCounts {
                     sent,
@@ -378,6 +385,21 @@ mod tests {
         assert_eq!(status.conformed, 110);
         assert_eq!((status.lost_in_parts, status.lost_on_links), (8, 1));
         assert_eq!(status.violated_s, 0);
+    }
+
+    #[test]
+    fn links_lose_packets_after_an_undone_change_too() {
+        let mut loss = WholeLoss::default();
+        for second in 1..5 {
+            loss.add(&reading(second, 1, 100, 100, 0), 100.0, &mut 0);
+        }
+        // The first part sends on the path again, and counts from zero.
+        for second in 5..9 {
+            let mut next = reading(second, 1, 20, 117, 0);
+            next.resumed = 100;
+            loss.add(&next, 100.0, &mut 0);
+        }
+        assert_eq!(loss.status(100.0).lost_on_links, 3);
     }
 
     #[test]
