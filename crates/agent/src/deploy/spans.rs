@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{Entrance, PartTakers, PlacedPart, SpanPlan, SpanRequest};
 use myelin_planner::{Machine, Plan, PortKind};
-use myelin_policy::sla::WholeLoss;
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
 
@@ -230,7 +229,7 @@ fn up_one(
         generation,
         entrance: planned.entrance,
         deployment,
-        loss: Mutex::new(previous.map_or_else(WholeLoss::default, |old| lock(&old.loss).clone())),
+        loss: previous.map_or_else(Arc::default, |old| Arc::clone(&old.loss)),
         earlier_paths: Mutex::new(earlier_paths),
         since: previous.map_or_else(Instant::now, |old| old.since),
     };

@@ -46,8 +46,9 @@ pub(crate) struct RunningSpan {
     pub(crate) starts: BTreeMap<String, u32>,
     /// Why the chain was last brought up again.
     pub(crate) restored: Mutex<Option<String>>,
-    /// The loss of the whole, of this generation and those before.
-    pub(crate) loss: Mutex<WholeLoss>,
+    /// The loss of the whole. All generations share it, so a reading of one that ends meanwhile
+    /// counts.
+    pub(crate) loss: Arc<Mutex<WholeLoss>>,
     /// Packets of previous paths.
     pub(crate) earlier_paths: Mutex<EarlierPaths>,
     /// The time since which the first generation is up.
