@@ -9,12 +9,12 @@
 //! If packets enter at another place after the change, the new path has a first part of its own,
 //! and both paths take their packets until the previous one goes.
 
-use std::thread;
 use std::time::Duration;
 
 use myelin_api::{ApiError, ChainStatus, ChainUp, Change, UpRequest};
 
 use crate::drain::drain;
+use crate::parallel::in_parallel;
 
 /// The agents of the nodes.
 pub trait PartTakers: Sync {
@@ -151,18 +151,9 @@ pub fn bring_up(
 
 /// Takes all parts but the first, at the same time. After a failure, none remains.
 fn prepare(takers: &dyn PartTakers, parts: &[NewPart]) -> Result<Vec<ChainUp>, ApiError> {
-    let taken: Vec<Result<ChainUp, ApiError>> = thread::scope(|scope| {
-        let threads: Vec<_> = parts
-            .iter()
-            .map(|part| scope.spawn(|| take(takers, part)))
-            .collect();
-        let ended = threads.into_iter().map(|thread| {
-            let failed = |_| Err(ApiError::failed("a thread that prepares a part ended"));
-            thread.join().unwrap_or_else(failed)
-        });
-        ended.collect()
-    });
-    let taken: Result<Vec<_>, _> = taken.into_iter().collect();
+    let taken = in_parallel(parts, |part| take(takers, part)).into_iter();
+    let failed = || Err(ApiError::failed("a thread that prepares a part ended"));
+    let taken: Result<Vec<_>, _> = taken.map(|taken| taken.unwrap_or_else(failed)).collect();
     taken.inspect_err(|_| {
         // The caller gets the first error.
         let _ = remove_all(takers, parts.iter().map(|part| &part.at));
@@ -213,25 +204,17 @@ fn remove_all<'p>(
     takers: &dyn PartTakers,
     parts: impl IntoIterator<Item = &'p PlacedPart>,
 ) -> Result<(), ApiError> {
-    let remove = |PlacedPart { node, name, .. }: &PlacedPart| {
+    let parts: Vec<&PlacedPart> = parts.into_iter().collect();
+    // Waits for all threads before it looks for an error.
+    let removed = in_parallel(&parts, |PlacedPart { node, name, .. }| {
         let removed = takers.remove(node, name);
         removed.inspect_err(|error| {
             tracing::warn!(node, part = name, %error, "cannot remove a part");
         })
-    };
-    thread::scope(|scope| {
-        let parts = parts.into_iter();
-        let threads: Vec<_> = parts
-            .map(|part| scope.spawn(move || remove(part)))
-            .collect();
-        let removed = threads.into_iter().map(|thread| {
-            let failed = |_| Err(ApiError::failed("a thread that removes a part ended"));
-            thread.join().unwrap_or_else(failed)
-        });
-        // Waits for all threads before it looks for an error.
-        let removed: Vec<Result<(), ApiError>> = removed.collect();
-        removed.into_iter().collect()
-    })
+    });
+    let failed = || Err(ApiError::failed("a thread that removes a part ended"));
+    let mut removed = removed.into_iter();
+    removed.try_for_each(|removed| removed.unwrap_or_else(failed))
 }
 
 /// Removes the parts of the previous path after their packets have left, and logs failures. Returns
