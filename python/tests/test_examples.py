@@ -88,11 +88,28 @@ class Scripts(AgentTest):
         self.assertEqual((self.client.topologies(), self.client.ps()), ([], []))
         return done.stdout
 
+    def assert_prints(self, output: str, *parts: str) -> None:
+        """Fails unless a program has printed all these parts."""
+        for part in parts:
+            self.assertIn(part, output)
+
+    def need(self, *programs: str) -> None:
+        """Skips the test where a program is missing."""
+        for program in programs:
+            if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+                self.skipTest(f"{program} is not installed")
+
+    def assert_counts(self, output: str, pattern: str, directions: int, least: int, kept: float) -> None:
+        """Fails unless each direction of a chain has this many packets, of which this share has left."""
+        counts = re.findall(pattern, output)
+        self.assertEqual(len(counts), directions, output)
+        for entered, left in counts:
+            self.assertGreaterEqual(int(entered), least, output)
+            self.assertGreaterEqual(int(left), kept * int(entered), output)
+
     def test_walkthrough(self) -> None:
         output = self.example("walkthrough.py")
-        self.assertIn("0% lost (6/6 received)", output)
-        self.assertIn("link down: 0 answers", output)
-        self.assertIn("h3 moved: 3 answers", output)
+        self.assert_prints(output, "0% lost (6/6 received)", "link down: 0 answers", "h3 moved: 3 answers")
 
     def test_star(self) -> None:
         self.assertIn("30 hosts:", self.example("star.py", "30"))
@@ -102,13 +119,11 @@ class Scripts(AgentTest):
         self.assertIn("500 packets in, 500 out", output)
 
     def test_echo(self) -> None:
-        if shutil.which("runc") is None:
-            self.skipTest("containers need runc")
+        self.need("runc")
         self.assertEqual(self.example("echo.py"), "the answer: hello\na call from 10.0.0.1\n")
 
     def test_migration(self) -> None:
-        if shutil.which("runc") is None:
-            self.skipTest("containers need runc")
+        self.need("runc")
         output = self.example("migration.py")
         places = re.findall("the service runs on e([0-9])", output)
         # Near the client's station, then near its next station, then not on the busy server.
@@ -118,28 +133,19 @@ class Scripts(AgentTest):
         self.assertEqual(self.client.containers(), [])
 
     def test_state(self) -> None:
-        if shutil.which("runc") is None:
-            self.skipTest("containers need runc")
+        self.need("runc")
         output = self.example("state.py")
         self.assertRegex(output, r"sleep 1000`: it is not ready in time; the old service stays\nthe service is on e1\nthe service is on e2")
         self.assertRegex(output, r"the client sent ([1-9][0-9]+) datagrams, \1 were answered, \1 counted")
         self.assertEqual(self.client.containers(), [])
 
-    def need(self, *programs: str) -> None:
-        """Skips the test where a program is missing."""
-        for program in programs:
-            if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
-                self.skipTest(f"{program} is not installed")
-
     def test_learning_switch(self) -> None:
         self.need("ovs-vswitchd", "osken-manager")
         output = self.example("learning_switch.py")
-        self.assertIn("without a controller: 0 answers", output)
-        self.assertIn("with the controller: 3 answers", output)
         # A flow for each direction.
-        self.assertIn("s1 has learned 2 flows", output)
-        self.assertIn("s2 has learned 2 flows", output)
-        self.assertIn("the controller has ended: 3 answers", output)
+        flows = ("s1 has learned 2 flows", "s2 has learned 2 flows")
+        answers = ("without a controller: 0 answers", "with the controller: 3 answers", "the controller has ended: 3 answers")
+        self.assert_prints(output, *answers, *flows)
 
     def test_slicing(self) -> None:
         self.need("ovs-vswitchd", "osken-manager")
@@ -155,14 +161,9 @@ class Scripts(AgentTest):
         self.need("wireguard-go", "wg")
         output = self.example("vpn.py")
         self.assertEqual(output.count("h2 receives: the treasure is under the oak\n"), 2)
-        self.assertIn("the middle reads the message: True\n", output)
-        self.assertIn("the middle reads the message in the tunnel: False\n", output)
+        self.assert_prints(output, "the middle reads the message: True\n", "the middle reads the message in the tunnel: False\n")
         # The handshake, the message, and the answers to the handshake.
-        counts = re.findall("(?:to|back): ([0-9]+) encrypted datagrams in, ([0-9]+) out", output)
-        self.assertEqual(len(counts), 2, output)
-        for entered, left in counts:
-            self.assertGreater(int(entered), 0, output)
-            self.assertEqual(entered, left)
+        self.assert_counts(output, "(?:to|back): ([0-9]+) encrypted datagrams in, ([0-9]+) out", 2, least=1, kept=1)
 
     def test_coding(self) -> None:
         output = self.example("coding.py")
@@ -176,17 +177,13 @@ class Scripts(AgentTest):
     def test_l2fwd(self) -> None:
         self.need("dpdk-testpmd")
         output = self.example("l2fwd.py")
-        self.assertIn("h2 receives 100 of 100 frames", output)
-        self.assertIn("their source is that of h1: False", output)
-        self.assertIn("l2fwd-2: 100 packets in", output)
+        parts = ("h2 receives 100 of 100 frames", "their source is that of h1: False", "l2fwd-2: 100 packets in")
+        self.assert_prints(output, *parts)
 
     def test_pendulum(self) -> None:
         output = self.example("pendulum.py", "10", "80")
-        self.assertIn(" 10 ms: stands", output)
-        self.assertIn(" 80 ms: falls", output)
-        for entered, left in re.findall("(?:sensor|motor): ([0-9]+) datagrams in, ([0-9]+) out", output):
-            self.assertGreater(int(entered), 1000, output)
-            self.assertGreaterEqual(int(left), 0.9 * int(entered), output)
+        self.assert_prints(output, " 10 ms: stands", " 80 ms: falls")
+        self.assert_counts(output, "(?:sensor|motor): ([0-9]+) datagrams in, ([0-9]+) out", 2, least=1000, kept=0.9)
 
     def test_pendulum_has_a_slider(self) -> None:
         done = self.start(sys.executable, "-c", SLIDER.format(str(ROOT / "python/examples")))
@@ -241,11 +238,10 @@ class Scripts(AgentTest):
             str(path),
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for part in (
-            "h1 h2 s1 s2", "h1 - s1: up", "h1: s1", "0% lost (2/2 received)", "1 received", "Mbit/s", "h1 - s1: down",
+        self.assert_prints(
+            done.stdout, "h1 h2 s1 s2", "h1 - s1: up", "h1: s1", "0% lost (2/2 received)", "1 received", "Mbit/s", "h1 - s1: down",
             "h1 - s1: up, delay 15 ms", "h2 - s2: up", "10.0.0.1", "\n2\n", "outside", "pingall",
-        ):
-            self.assertIn(part, done.stdout)
+        )
         self.assertEqual(self.client.topologies(), [])
 
     def test_the_shell_keeps_variables(self) -> None:
@@ -287,8 +283,7 @@ class Scripts(AgentTest):
     def test_the_shell_tells_errors_and_goes_on(self) -> None:
         done = self.shell("h9 ls\nlink h1 s9 down\nlink h1\nlink h1 s1 delay=5\npy 1/0\nnodes\n")
         self.assertEqual(done.returncode, 1)
-        for part in ("no host `h9`", "'s9'", "link A B", "'10ms'", "ZeroDivisionError"):
-            self.assertIn(part, done.stderr)
+        self.assert_prints(done.stderr, "no host `h9`", "'s9'", "link A B", "'10ms'", "ZeroDivisionError")
         self.assertIn("h1 h2 s1", done.stdout)
         wait_for("the end of the shell's network", lambda: self.client.topologies() == [])
         self.assertEqual(self.shell("", self.name("none")).returncode, 1)

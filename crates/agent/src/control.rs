@@ -17,3 +17,4 @@ pub(crate) mod sampler;
 mod sensor;
 pub(crate) mod span;
 pub(crate) mod supervise;
+mod watched;

@@ -45,6 +45,8 @@ pub struct SpanStatus {
     pub loss: Option<SpanLoss>,
     /// Packets that entered the first part.
     pub packets_in: u64,
+    /// Packets above the profile, which the policer of the first part dropped.
+    pub policed: u64,
     /// Packets that left the last part, of all replicas.
     pub packets_out: u64,
     /// The parts, in the order of the chain. Those of each replica follow the part that splits the

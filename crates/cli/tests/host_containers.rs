@@ -151,22 +151,20 @@ fn a_further_program_has_the_pipes_of_the_caller_and_the_rights_of_the_container
     myelin.run_ok(&["down", "--all"]);
 }
 
-/// Stands for a runc that starts no further program: it waits.
+/// Stands for a runc whose command `@command` waits.
 const SLOW_RUNC: &str = r#"#!/bin/sh
-case " $* " in *" exec "*) exec sleep 1000 ;; esac
+case " $* " in *" @command "*) exec sleep 1000 ;; esac
 PATH=@path exec runc "$@"
 "#;
 
-#[test]
-fn the_removal_of_a_container_interrupts_the_start_of_a_further_program() {
-    if skip_unless_root() || skip_without("runc") {
-        return;
-    }
-    let myelin = Myelin::new_shared();
+/// Makes the topology, with an agent whose runc waits in this command. Returns the full name of a
+/// host.
+fn up_with_slow_runc(myelin: &Myelin, command: &str) -> String {
     let slow = myelin.write_file("").with_file_name("slow");
     std::fs::create_dir(&slow).unwrap();
     let path = std::env::var("PATH").unwrap();
     let script = SLOW_RUNC.replace("@path", &path);
+    let script = script.replace("@command", command);
     std::fs::write(slow.join("runc"), script).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(slow.join("runc"), executable).unwrap();
@@ -175,16 +173,49 @@ fn the_removal_of_a_container_interrupts_the_start_of_a_further_program() {
     let mut up = myelin.command(&["up", file.to_str().unwrap()]);
     let up = up.env("PATH", format!("{}:{path}", slow.display()));
     assert!(up.stdout(Stdio::null()).status().unwrap().success());
-    let h1 = format!("{}/h1", myelin.chain_name("boxes"));
+    format!("{}/h1", myelin.chain_name("boxes"))
+}
+
+/// Whether a file of that name exists for the container `box` of a host.
+fn has_file(myelin: &Myelin, host: &str, name: &str) -> bool {
+    let bundle = format!("{}.box", host.replace('/', "."));
+    let found = sh(&format!(
+        "find {} -name '{name}' -path '*{bundle}*'",
+        myelin.run_dir().display()
+    ));
+    !found.is_empty()
+}
+
+#[test]
+fn the_removal_of_a_topology_interrupts_the_start_of_a_container() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let h1 = up_with_slow_runc(&myelin, "run");
+    let mut add = myelin.command(&["container", "add", &h1, "box", "--", "sleep", "1000"]);
+    let add = add.stdin(Stdio::null()).stderr(Stdio::piped());
+    let add = add.spawn().unwrap();
+    wait_for("runc starts the container", || {
+        has_file(&myelin, &h1, "config.json")
+    });
+    myelin.run_ok(&["down", &myelin.chain_name("boxes")]);
+    let output = add.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("it is being removed"), "{error}");
+    myelin.run_ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn the_removal_of_a_container_interrupts_the_start_of_a_further_program() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new_shared();
+    let h1 = up_with_slow_runc(&myelin, "exec");
     myelin.run_ok(&["container", "add", &h1, "box", "--", "sleep", "1000"]);
-    let bundle = format!("{}.box", h1.replace('/', "."));
-    let is_starting = || {
-        let found = sh(&format!(
-            "find {} -name 'program-*.json' -path '*{bundle}*'",
-            myelin.run_dir().display()
-        ));
-        !found.is_empty()
-    };
+    let is_starting = || has_file(&myelin, &h1, "program-*.json");
     let mut exec = myelin.command(&["container", "exec", &h1, "box", "--", "true"]);
     let exec = exec.stdin(Stdio::null()).stderr(Stdio::piped());
     let exec = exec.spawn().unwrap();

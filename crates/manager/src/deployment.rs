@@ -9,12 +9,12 @@
 //! If packets enter at another place after the change, the new path has a first part of its own,
 //! and both paths take their packets until the previous one goes.
 
-use std::thread;
 use std::time::Duration;
 
 use myelin_api::{ApiError, ChainStatus, ChainUp, Change, UpRequest};
 
 use crate::drain::drain;
+use crate::parallel::in_parallel;
 
 /// The agents of the nodes.
 pub trait PartTakers: Sync {
@@ -83,8 +83,13 @@ pub enum EndedEntrance {
     /// The other path has the same first part, which counts on. So many packets left it on the
     /// ended path.
     Stays(u64),
-    /// The first part has gone. So many packets entered it.
-    Gone(u64),
+    /// The first part has gone.
+    Gone {
+        /// Packets that entered it.
+        entered: u64,
+        /// Of these, packets that its policer dropped.
+        policed: u64,
+    },
 }
 
 impl Default for EndedEntrance {
@@ -97,6 +102,12 @@ impl Deployment {
     /// The first part, where packets enter.
     fn entrance(&self) -> Option<&PlacedPart> {
         self.parts.first().map(|part| &part.at)
+    }
+
+    /// Returns the packets that left the first part on the previous path, since that part was last
+    /// changed; `None` if the previous path has another first part.
+    pub fn left_previous_entrance(&self) -> Option<u64> {
+        self.ups.first().and_then(|up| up.previous_packets_out)
     }
 
     /// Whether packets enter both paths at the same part.
@@ -140,18 +151,9 @@ pub fn bring_up(
 
 /// Takes all parts but the first, at the same time. After a failure, none remains.
 fn prepare(takers: &dyn PartTakers, parts: &[NewPart]) -> Result<Vec<ChainUp>, ApiError> {
-    let taken: Vec<Result<ChainUp, ApiError>> = thread::scope(|scope| {
-        let threads: Vec<_> = parts
-            .iter()
-            .map(|part| scope.spawn(|| take(takers, part)))
-            .collect();
-        let ended = threads.into_iter().map(|thread| {
-            let failed = |_| Err(ApiError::failed("a thread that prepares a part ended"));
-            thread.join().unwrap_or_else(failed)
-        });
-        ended.collect()
-    });
-    let taken: Result<Vec<_>, _> = taken.into_iter().collect();
+    let taken = in_parallel(parts, |part| take(takers, part)).into_iter();
+    let failed = || Err(ApiError::failed("a thread that prepares a part ended"));
+    let taken: Result<Vec<_>, _> = taken.map(|taken| taken.unwrap_or_else(failed)).collect();
     taken.inspect_err(|_| {
         // The caller gets the first error.
         let _ = remove_all(takers, parts.iter().map(|part| &part.at));
@@ -202,36 +204,34 @@ fn remove_all<'p>(
     takers: &dyn PartTakers,
     parts: impl IntoIterator<Item = &'p PlacedPart>,
 ) -> Result<(), ApiError> {
-    let remove = |PlacedPart { node, name, .. }: &PlacedPart| {
+    let parts: Vec<&PlacedPart> = parts.into_iter().collect();
+    // Waits for all threads before it looks for an error.
+    let removed = in_parallel(&parts, |PlacedPart { node, name, .. }| {
         let removed = takers.remove(node, name);
         removed.inspect_err(|error| {
             tracing::warn!(node, part = name, %error, "cannot remove a part");
         })
-    };
-    thread::scope(|scope| {
-        let parts = parts.into_iter();
-        let threads: Vec<_> = parts
-            .map(|part| scope.spawn(move || remove(part)))
-            .collect();
-        let removed = threads.into_iter().map(|thread| {
-            let failed = |_| Err(ApiError::failed("a thread that removes a part ended"));
-            thread.join().unwrap_or_else(failed)
-        });
-        // Waits for all threads before it looks for an error.
-        let removed: Vec<Result<(), ApiError>> = removed.collect();
-        removed.into_iter().collect()
-    })
+    });
+    let failed = || Err(ApiError::failed("a thread that removes a part ended"));
+    let mut removed = removed.into_iter();
+    removed.try_for_each(|removed| removed.unwrap_or_else(failed))
 }
 
 /// Removes the parts of the previous path after their packets have left, and logs failures. Returns
-/// the packets of that path.
-pub fn retire(takers: &dyn PartTakers, previous: &Deployment, new: &Deployment) -> EndedPath {
+/// the packets of that path. `resumed`: packets that left its first part before undone changes,
+/// after which the first part counts the packets of the path from zero.
+pub fn retire(
+    takers: &dyn PartTakers,
+    previous: &Deployment,
+    new: &Deployment,
+    resumed: u64,
+) -> EndedPath {
     let first = previous.entrance();
     if let Some(first) = first.filter(|_| !previous.enters_with(new)) {
         return end_path(takers, first, &previous.later(), previous.links).0;
     }
-    let entered = new.ups.first().and_then(|up| up.previous_packets_out);
-    end_later(takers, previous, entered)
+    let entered = new.left_previous_entrance();
+    end_later(takers, previous, entered.map(|entered| entered + resumed))
 }
 
 /// Removes a new chain. With a previous path, first leads packets back to that path, whose parts
@@ -302,12 +302,13 @@ fn end_path(
         let received = drained.received.map_or(0, |received| received + kept);
         counts.packets_in.max(received)
     });
+    let policed = counts.as_ref().map_or(0, |counts| counts.account.policed);
     let left = match later {
         [] => counts.map(|counts| counts.packets_out),
         _ => drained.left,
     };
     let ended = EndedPath {
-        first: EndedEntrance::Gone(entered),
+        first: EndedEntrance::Gone { entered, policed },
         left: left.unwrap_or_default(),
     };
     (ended, removed)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use myelin_api::ChainStatus;
 
 use crate::deployment::{PartTakers, PlacedPart};
+use crate::parallel::in_parallel;
 
 /// Longest time that packets of a path may take to leave its parts, besides the delay of the links.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -183,15 +184,10 @@ fn have_passed(parts: &[&PlacedPart], counts: &[Option<Counts>], entered: Option
 
 /// Reads the counts of all parts at the same time; `None` for a part that nobody has.
 fn read(takers: &dyn PartTakers, parts: &[&PlacedPart]) -> Vec<Option<Counts>> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = parts
-            .iter()
-            .map(|part| scope.spawn(|| takers.status(&part.node, &part.name)))
-            .collect();
-        let read = threads.into_iter().map(|thread| {
-            let status = thread.join().ok()?.ok()??;
-            Some(Counts::of(&status))
-        });
-        read.collect()
-    })
+    let statuses = in_parallel(parts, |part| takers.status(&part.node, &part.name));
+    let read = statuses.into_iter().map(|status| {
+        let status = status?.ok()??;
+        Some(Counts::of(&status))
+    });
+    read.collect()
 }

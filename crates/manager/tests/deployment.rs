@@ -200,7 +200,7 @@ fn the_first_part_comes_last_and_goes_first() {
     assert_eq!(nodes.state.lock().unwrap().log.last().unwrap(), "take p0");
     // Both paths are there until the old one is retired.
     assert_eq!(names(&nodes), [&OLD[..3], &NEW[..]].concat());
-    retire(&nodes, &first, &second);
+    retire(&nodes, &first, &second, 0);
     assert_eq!(names(&nodes), NEW);
     let before = calls();
     take_down(&nodes, &second).unwrap();
@@ -226,6 +226,10 @@ fn an_undone_change_leads_packets_back_before_new_parts_go() {
         left: 30,
     };
     assert_eq!(undone, all);
+    // The first part has counted from zero since, and the other parts go on.
+    let third = bring_up(&nodes, parts(1), Duration::ZERO, Some(&first)).unwrap();
+    let ended = retire(&nodes, &first, &third, 70);
+    assert_eq!(ended.first, EndedEntrance::Stays(70 + 30));
 }
 
 #[test]
@@ -267,12 +271,15 @@ fn a_path_with_another_first_part_comes_up_beside_the_previous_one() {
     state().counts = true;
     state().passed = 70;
     let before = state().log.len();
-    let ended = retire(&nodes, &first, &second);
+    let ended = retire(&nodes, &first, &second, 0);
     assert_eq!(state().log[before], "remove p0");
     assert_eq!(names(&nodes), NEW);
     assert!(state().parts.contains(&("n9".into(), "p0".into())));
     let all = EndedPath {
-        first: EndedEntrance::Gone(70),
+        first: EndedEntrance::Gone {
+            entered: 70,
+            policed: 0,
+        },
         left: 70,
     };
     assert_eq!(ended, all);
@@ -289,7 +296,10 @@ fn an_undone_change_keeps_the_previous_first_part_at_its_place() {
     }
     let undone = undo(&nodes, &second, Some(&first)).unwrap();
     let all = EndedPath {
-        first: EndedEntrance::Gone(20),
+        first: EndedEntrance::Gone {
+            entered: 20,
+            policed: 0,
+        },
         left: 20,
     };
     assert_eq!(undone, all);

@@ -69,29 +69,32 @@ fn address(node: &str, interface: &str) -> Result<MacAddr, String> {
     text.parse().map_err(|_| "no address".to_owned())
 }
 
+/// A request to plan the only chain of these objects on its topology.
+fn request<'a>(objects: &'a Objects, costs_ns: &'a [f64]) -> SpanRequest<'a> {
+    SpanRequest {
+        chain: &objects.chains[0],
+        topology: &objects.topologies[0],
+        path: 0x80_0001,
+        replica: 0,
+        generation: 0,
+        previous: None,
+        costs_ns,
+        spaces: &[],
+        address: &address,
+    }
+}
+
 proptest! {
     #[test]
     fn parts_count_all_positions_and_meet_their_neighbours(
         places in prop::collection::vec(0..NODES, 1..=32),
     ) {
         let (objects, text) = lab(&places, "100ms");
-        let (chain, topology) = (&objects.chains[0], &objects.topologies[0]);
-        let sections = cut(chain);
+        let sections = cut(&objects.chains[0]);
         let changes = places.windows(2).filter(|pair| pair[0] != pair[1]).count();
         prop_assert_eq!(sections.len(), changes + 1);
         let costs = vec![100.0; places.len()];
-        let request = SpanRequest {
-            chain,
-            topology,
-            path: 0x80_0005,
-            replica: 0,
-            generation: 3,
-            previous: None,
-            costs_ns: &costs,
-            spaces: &[],
-            address: &address,
-        };
-        let planned = plan(&request).unwrap();
+        let planned = plan(&request(&objects, &costs)).unwrap();
         let mut position = 0;
         let mut budget = 0;
         for (number, (node, object)) in planned.parts.iter().enumerate() {
@@ -145,18 +148,7 @@ fn a_plan_names_what_is_missing() {
     assert_eq!(route.delay_ns, Duration::from_millis(3).as_nanos() as u64);
     assert_eq!((&*route.out, &*route.into), ("eth1", "eth0"));
     let fail = |objects: &Objects, words: &str| {
-        let request = SpanRequest {
-            chain: &objects.chains[0],
-            topology: &objects.topologies[0],
-            path: 0x80_0001,
-            replica: 0,
-            generation: 0,
-            previous: None,
-            costs_ns: &[],
-            spaces: &[],
-            address: &address,
-        };
-        let error = plan(&request).unwrap_err();
+        let error = plan(&request(objects, &[])).unwrap_err();
         assert!(error.contains(words), "{error}");
     };
     fail(&lab(&[0, 3], "3ms").0, "raise `sla.latency`");
@@ -179,16 +171,11 @@ fn a_plan_names_what_is_missing() {
 fn plans(paths: &[&[usize]]) -> Vec<SpanPlan> {
     let of_path = |(replica, places): (usize, &&[usize])| {
         let (objects, _) = lab(places, "100ms");
+        let costs = vec![100.0; places.len()];
         plan(&SpanRequest {
-            chain: &objects.chains[0],
-            topology: &objects.topologies[0],
             path: 0x80_0001 + replica as u32,
             replica,
-            generation: 0,
-            previous: None,
-            costs_ns: &vec![100.0; places.len()],
-            spaces: &[],
-            address: &address,
+            ..request(&objects, &costs)
         })
         .unwrap()
     };
@@ -242,18 +229,7 @@ fn stamps_of_another_clock_are_not_compared() {
     let (mut objects, _) = lab(&[0, 1, 2, 3], "100ms");
     let costs = [100.0; 4];
     let before = |objects: &Objects| {
-        let planned = plan(&SpanRequest {
-            chain: &objects.chains[0],
-            topology: &objects.topologies[0],
-            path: 0x80_0001,
-            replica: 0,
-            generation: 0,
-            previous: None,
-            costs_ns: &costs,
-            spaces: &[],
-            address: &address,
-        });
-        let planned = planned.unwrap();
+        let planned = plan(&request(objects, &costs)).unwrap();
         assert_eq!(planned.delays_ns, [0, 1_000_000, 1_000_000, 1_000_000]);
         let parts = planned.parts.into_iter();
         let before = parts.map(|(_, object)| object.part.unwrap().before_ns);
@@ -276,18 +252,12 @@ fn stamps_of_another_clock_are_not_compared() {
 fn a_chain_of_one_part_names_its_whole_where_its_entrance_moved() {
     let (objects, _) = lab(&[0], "100ms");
     let whole = |previous: Option<&Entrance>| {
-        let request = SpanRequest {
-            chain: &objects.chains[0],
-            topology: &objects.topologies[0],
-            path: 0x80_0001,
-            replica: 0,
+        let planned = plan(&SpanRequest {
             generation: 2,
             previous,
-            costs_ns: &[1.0],
-            spaces: &[],
-            address: &address,
-        };
-        let planned = plan(&request).unwrap();
+            ..request(&objects, &[1.0])
+        });
+        let planned = planned.unwrap();
         let part = planned.parts[0].1.part.clone();
         part.and_then(|part| part.whole)
     };
@@ -304,18 +274,12 @@ fn a_chain_of_one_part_names_its_whole_where_its_entrance_moved() {
 fn the_first_part_is_new_where_packets_enter_at_another_place() {
     let (objects, _) = lab(&[0, 1], "100ms");
     let name = |previous: Option<&Entrance>| {
-        let request = SpanRequest {
-            chain: &objects.chains[0],
-            topology: &objects.topologies[0],
-            path: 0x80_0001,
-            replica: 0,
+        let planned = plan(&SpanRequest {
             generation: 2,
             previous,
-            costs_ns: &[1.0, 1.0],
-            spaces: &[],
-            address: &address,
-        };
-        let planned = plan(&request).unwrap();
+            ..request(&objects, &[1.0, 1.0])
+        });
+        let planned = planned.unwrap();
         let first = &planned.parts[0].1;
         assert_eq!(first.name, planned.entrance.part);
         // Functions keep their state and their workers by the name of the whole.

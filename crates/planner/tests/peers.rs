@@ -100,6 +100,7 @@ fn a_booking_with_impossible_values_is_refused() {
     }
     let (_, booking) = &all[2];
     let whole = serde_json::to_value(booking).unwrap();
+    let too_many = (whole["hops"].as_array().unwrap().len() + 1).to_string();
     let long_fs = "18000000000000000001";
     let worker = "/visits/1/resource/Worker";
     for (place, value, expected) in [
@@ -122,7 +123,9 @@ fn a_booking_with_impossible_values_is_refused() {
         ("/visits", "[]", "no server"),
         ("/hops/0/visit", "9", "server 9"),
         ("/hold/for_fs", long_fs, "longer than five"),
-        ("/rounds", "16777217", "above"),
+        ("/hold/times", &too_many, "more than its"),
+        ("/rounds", &too_many, "more than its"),
+        ("/stages/processes", &too_many, "more than its"),
     ] {
         let mut changed = whole.clone();
         let at = changed

@@ -2066,6 +2066,8 @@ class SpanStatus(Record):
     """
     path: int
     """The service path identifier of the whole."""
+    policed: int
+    """Packets above the profile, which the policer of the first part dropped."""
     restored: Optional[str] = None
     """Why the chain was last brought up again, after a node had lost its part."""
     reverse: Optional[str] = None

@@ -1,10 +1,12 @@
 //! Judges the loss of each chain over nodes once a second, from the first node to the last. Each
 //! chain has a thread, so a silent agent delays only the chains with parts on its node.
 
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::control::sampler::SharedMonitor;
+use crate::control::watched::Watched;
 use crate::deploy::spans;
 use crate::node::Node;
 use crate::node::spans::RunningSpan;
@@ -16,15 +18,13 @@ const READ_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
     let (node, monitor) = (Arc::downgrade(node), Arc::clone(monitor));
     std::thread::spawn(move || {
-        let mut judged: Vec<Weak<RunningSpan>> = Vec::new();
+        let mut judged = Watched::default();
         while let Some(running) = node.upgrade() {
-            judged.retain(|span| span.strong_count() > 0);
             for span in running.spans.all() {
-                let span = Arc::downgrade(&span);
-                if !judged.iter().any(|other| other.ptr_eq(&span)) {
-                    judged.push(Weak::clone(&span));
-                    judge(Weak::clone(&node), span, Arc::clone(&monitor));
-                }
+                judged.start_missing(&span, 1, |_| {
+                    let span = Arc::downgrade(&span);
+                    judge(Weak::clone(&node), span, Arc::clone(&monitor))
+                });
             }
             drop(running);
             std::thread::sleep(READ_INTERVAL);
@@ -33,8 +33,8 @@ pub(crate) fn start(node: &Arc<Node>, monitor: &SharedMonitor) {
 }
 
 /// Judges one generation of a chain, in a thread, until it is dropped.
-fn judge(node: Weak<Node>, span: Weak<RunningSpan>, monitor: SharedMonitor) {
-    std::thread::spawn(move || {
+fn judge(node: Weak<Node>, span: Weak<RunningSpan>, monitor: SharedMonitor) -> io::Result<()> {
+    let judging = std::thread::Builder::new().spawn(move || {
         while let Some((node, span)) = node.upgrade().zip(span.upgrade()) {
             // A failed change may bring a previous generation back.
             let current = node.spans.get(&span.chain.name);
@@ -45,4 +45,5 @@ fn judge(node: Weak<Node>, span: Weak<RunningSpan>, monitor: SharedMonitor) {
             std::thread::sleep(READ_INTERVAL);
         }
     });
+    judging.map(drop)
 }

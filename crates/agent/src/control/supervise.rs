@@ -44,11 +44,15 @@ fn restart_workers(node: &Arc<Node>) {
         if !has_dead_process(&worker) || worker.is_restarting.swap(true, Ordering::AcqRel) {
             continue;
         }
-        let node = Arc::clone(node);
-        std::thread::spawn(move || {
-            restart_worker(&node, &worker);
-            worker.is_restarting.store(false, Ordering::Release);
+        let (node, restarted) = (Arc::clone(node), Arc::clone(&worker));
+        let started = std::thread::Builder::new().spawn(move || {
+            restart_worker(&node, &restarted);
+            restarted.is_restarting.store(false, Ordering::Release);
         });
+        if let Err(error) = started {
+            tracing::warn!(%error, "cannot start a thread that restarts a worker; trying again");
+            worker.is_restarting.store(false, Ordering::Release);
+        }
     }
 }
 

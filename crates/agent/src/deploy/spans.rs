@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use myelin_manager::deployment::{self, NewPart};
 use myelin_manager::{Entrance, PartTakers, PlacedPart, SpanPlan, SpanRequest};
 use myelin_planner::{Machine, Plan, PortKind};
-use myelin_policy::sla::WholeLoss;
 use myelin_spec::cut::write_part;
 use myelin_spec::{Ports, ServiceChain};
 
@@ -76,7 +75,10 @@ fn undo(
     match previous {
         Some(previous) => {
             let has_one_part = new.deployment.parts.len() == 1;
-            lock(&previous.earlier_paths).add(&ended, has_one_part, true);
+            let mut earlier_paths = lock(&previous.earlier_paths);
+            earlier_paths.add(&ended, has_one_part, true);
+            earlier_paths.resumed += new.deployment.left_previous_entrance().unwrap_or_default();
+            drop(earlier_paths);
             node.spans.insert(previous);
         }
         None => drop(node.spans.remove(&new.chain.name)),
@@ -93,7 +95,8 @@ fn retire(node: &Node, new: &RunningSpan, previous: &RunningSpan) {
             return;
         }
     };
-    let ended = deployment::retire(&nodes, &previous.deployment, &new.deployment);
+    let resumed = lock(&previous.earlier_paths).resumed;
+    let ended = deployment::retire(&nodes, &previous.deployment, &new.deployment, resumed);
     let has_one_part = previous.deployment.parts.len() == 1;
     lock(&new.earlier_paths).add(&ended, has_one_part, false);
 }
@@ -206,7 +209,7 @@ fn up_one(
     let change = previous.map_or(Change::Created, |_| Change::Changed);
     let mut paths = paths.into_iter().zip(chains);
     let (path, chain) = paths.next().unwrap_or_else(|| (0, declared.clone()));
-    let earlier_paths = previous.map(|old| *lock(&old.earlier_paths));
+    let earlier_paths = previous.map(|old| lock(&old.earlier_paths).before_new_path());
     let earlier_paths = earlier_paths.unwrap_or_default();
     let span = RunningSpan {
         functions: functions.collect(),
@@ -226,7 +229,7 @@ fn up_one(
         generation,
         entrance: planned.entrance,
         deployment,
-        loss: Mutex::new(previous.map_or_else(WholeLoss::default, |old| lock(&old.loss).clone())),
+        loss: previous.map_or_else(Arc::default, |old| Arc::clone(&old.loss)),
         earlier_paths: Mutex::new(earlier_paths),
         since: previous.map_or_else(Instant::now, |old| old.since),
     };

@@ -224,6 +224,7 @@ pub(crate) fn users_of(
 pub(crate) fn take_down(node: &Node, topology: Arc<RunningTopology>) {
     let name = topology.name.clone();
     drop(node.topologies.remove(&name));
+    topology.containers.interrupt_starts();
     // Readers hold a topology briefly.
     drop(wait_until_unique(topology));
     tracing::info!(topology = name, "down");

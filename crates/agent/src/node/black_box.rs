@@ -325,12 +325,10 @@ impl BlackBoxState {
             args: command[1..].iter().map(OsString::from).collect(),
             name: (!command[0].contains('/')).then(|| command[0].clone()),
             env: self.variables.iter().map(pair).collect(),
-            stdin: None,
             stdout: Some(self.log.handle()?),
             stderr: Some(self.log.handle()?),
             capabilities: CAPABILITIES,
-            directory: None,
-            mount_executable: false,
+            ..Program::default()
         };
         let program = self.program.insert(self.confinement.spawn(program)?);
         if let Some(core) = self.config.core {

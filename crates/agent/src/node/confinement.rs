@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use myelin_dataplane::{Launched, Launcher, WorkerConfig};
@@ -81,6 +81,8 @@ pub(crate) struct Program {
     pub(crate) capabilities: &'static [&'static str],
     /// In a container: mount this executable from the host.
     pub(crate) mount_executable: bool,
+    /// When it becomes true, the start of a container is interrupted: the confinement goes.
+    pub(crate) is_ending: Arc<AtomicBool>,
 }
 
 /// The control group and container of one function's programs.

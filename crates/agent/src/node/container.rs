@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
 
 use myelin_linux::cgroup::Cgroup;
 use myelin_linux::journal::Resource;
@@ -145,12 +146,17 @@ impl Container {
         // A program that ends at once is gone when runc ends. Its handle, opened while runc
         // prepares the container, still has its exit status.
         let mut handles: Vec<PidFd> = Vec::new();
+        let is_ending = program.is_ending;
         let watch = || {
             for pid in group.processes() {
                 if handles.iter().all(|handle| handle.pid() != pid) {
                     handles.extend(PidFd::open(pid));
                 }
             }
+            if is_ending.load(Ordering::Relaxed) {
+                return Err(io::Error::other("it is being removed"));
+            }
+            Ok(())
         };
         let status = wait_or_kill(&mut child, RUNC_TIMEOUT, watch).map_err(|error| {
             // Report the first error.

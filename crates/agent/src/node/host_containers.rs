@@ -58,7 +58,11 @@ type Key = (String, String);
 
 /// The containers in the hosts of one topology. Dropping the value ends them.
 #[derive(Default)]
-pub(crate) struct HostContainers(Mutex<BTreeMap<Key, Slot>>);
+pub(crate) struct HostContainers {
+    slots: Mutex<BTreeMap<Key, Slot>>,
+    /// Whether the topology goes: containers that start are interrupted.
+    is_ending: Arc<AtomicBool>,
+}
 
 enum Slot {
     /// A request starts or ends the container.
@@ -105,7 +109,7 @@ impl HostContainers {
         check::check(&title, host, request)?;
         let key = (host.name.clone(), request.name.clone());
         let ended = {
-            let mut slots = lock(&self.0);
+            let mut slots = lock(&self.slots);
             let is_free = slots.get(&key).is_none_or(Slot::has_ended);
             check::check_count(&title, slots.len())?;
             if !is_free {
@@ -120,14 +124,14 @@ impl HostContainers {
         if let Some(Slot::Running(ended)) = ended {
             end(ended);
         }
-        match HostContainer::start(parts, host, request, user) {
+        match HostContainer::start(parts, host, request, (user, &self.is_ending)) {
             Ok(container) => {
                 let status = container.status();
-                lock(&self.0).insert(key, Slot::Running(Arc::new(container)));
+                lock(&self.slots).insert(key, Slot::Running(Arc::new(container)));
                 Ok(status)
             }
             Err(error) => {
-                lock(&self.0).remove(&key);
+                lock(&self.slots).remove(&key);
                 Err(ApiError {
                     message: format!("{title}: {error}"),
                     ..error
@@ -150,7 +154,8 @@ impl HostContainers {
         loop {
             // Without a reference between two checks, another request can remove the container.
             let container = self.expect(host, name)?;
-            if container.has_ended().is_some() || Instant::now() >= deadline {
+            let is_over = Instant::now() >= deadline || self.is_ending.load(Ordering::Relaxed);
+            if container.has_ended().is_some() || is_over {
                 return Ok(container.status());
             }
             drop(container);
@@ -237,7 +242,7 @@ impl HostContainers {
     pub(crate) fn remove(&self, host: &FoundHost, name: &str) -> Result<(), ApiError> {
         let key = (host.name.clone(), name.to_owned());
         let removed = {
-            let mut slots = lock(&self.0);
+            let mut slots = lock(&self.slots);
             match slots.get(&key) {
                 Some(Slot::Running(_)) => slots.insert(key.clone(), Slot::Changing),
                 _ => None,
@@ -247,14 +252,22 @@ impl HostContainers {
             return Err(missing(host, name));
         };
         end(container);
-        lock(&self.0).remove(&key);
+        lock(&self.slots).remove(&key);
         Ok(())
+    }
+
+    /// Interrupts starts of containers and of further programs in them: the topology goes.
+    pub(crate) fn interrupt_starts(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        for container in self.running() {
+            container.is_ending.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends all containers of a host and removes them.
     pub(crate) fn remove_all(&self, host: &str) {
         let own: Vec<_> = {
-            let mut slots = lock(&self.0);
+            let mut slots = lock(&self.slots);
             let (own, others) = std::mem::take(&mut *slots)
                 .into_iter()
                 .partition(|(key, slot)| key.0 == host && matches!(slot, Slot::Running(_)));
@@ -276,7 +289,7 @@ impl HostContainers {
     }
 
     fn running(&self) -> Vec<Arc<HostContainer>> {
-        let slots = lock(&self.0);
+        let slots = lock(&self.slots);
         let running = slots.values().filter_map(|slot| match slot {
             Slot::Running(container) => Some(Arc::clone(container)),
             Slot::Changing => None,
@@ -285,7 +298,7 @@ impl HostContainers {
     }
 
     fn expect(&self, host: &FoundHost, name: &str) -> Result<Arc<HostContainer>, ApiError> {
-        match lock(&self.0).get(&(host.name.clone(), name.to_owned())) {
+        match lock(&self.slots).get(&(host.name.clone(), name.to_owned())) {
             Some(Slot::Running(container)) => Ok(Arc::clone(container)),
             _ => Err(missing(host, name)),
         }
@@ -333,7 +346,7 @@ impl HostContainer {
         parts: &Parts,
         host: &FoundHost,
         request: &ContainerRequest,
-        user: Option<&User>,
+        (user, is_ending): (Option<&User>, &Arc<AtomicBool>),
     ) -> Result<Self, ApiError> {
         let started = Instant::now();
         // The groups of programs and containers lie side by side. As long as this group exists, the
@@ -370,6 +383,7 @@ impl HostContainer {
         let program = Program {
             stdout: Some(log.handle()?),
             stderr: Some(log.handle()?),
+            is_ending: Arc::clone(is_ending),
             ..program
         };
         let process = confinement.spawn(program)?;

@@ -74,10 +74,15 @@ fn start(
             tracing::debug!(ifindex, %error, "cannot send an ICMP message of a router");
         }
     };
-    std::thread::spawn(move || {
+    let watching = std::thread::Builder::new().spawn(move || {
         if let Err(error) = reports.watch(|| is_ended.load(Ordering::Relaxed), send) {
             tracing::warn!(%error, "a router in the kernel sends no ICMP messages");
         }
     });
+    watching.map_err(|error| {
+        ApiError::failed(format!(
+            "cannot start the thread that sends a router's ICMP messages: {error}"
+        ))
+    })?;
     Ok(RouterMessages(ended))
 }

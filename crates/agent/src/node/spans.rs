@@ -46,8 +46,9 @@ pub(crate) struct RunningSpan {
     pub(crate) starts: BTreeMap<String, u32>,
     /// Why the chain was last brought up again.
     pub(crate) restored: Mutex<Option<String>>,
-    /// The loss of the whole, of this generation and those before.
-    pub(crate) loss: Mutex<WholeLoss>,
+    /// The loss of the whole. All generations share it, so a reading of one that ends meanwhile
+    /// counts.
+    pub(crate) loss: Arc<Mutex<WholeLoss>>,
     /// Packets of previous paths.
     pub(crate) earlier_paths: Mutex<EarlierPaths>,
     /// The time since which the first generation is up.
@@ -105,10 +106,15 @@ impl RunningSpan {
 pub(crate) struct EarlierPaths {
     /// Packets that entered at first parts that have ended.
     pub(crate) entered: u64,
+    /// Of these, packets that the policers dropped.
+    pub(crate) policed: u64,
     /// Packets that left the first part, which counts on with each path.
     pub(crate) first: u64,
     /// Packets that left the last part of each path.
     pub(crate) whole: u64,
+    /// Packets that left the first part on the running path before undone changes. Its exit counts
+    /// from zero after each.
+    pub(crate) resumed: u64,
 }
 
 impl EarlierPaths {
@@ -121,17 +127,25 @@ impl EarlierPaths {
                 self.whole += ended.left;
             }
             // The part was new with its path.
-            EndedEntrance::Gone(entered) if is_undone => {
+            EndedEntrance::Gone { entered, policed } => {
                 self.entered += entered;
-                self.whole += ended.left;
-            }
-            EndedEntrance::Gone(entered) => {
-                let earlier = if has_one_part { self.first } else { 0 };
+                self.policed += policed;
+                let earlier = if has_one_part && !is_undone {
+                    self.first
+                } else {
+                    0
+                };
                 self.whole += ended.left.saturating_sub(earlier);
-                self.entered += entered;
-                self.first = 0;
+                if !is_undone {
+                    self.first = 0;
+                }
             }
         }
+    }
+
+    /// Returns the packets of the paths before a new path.
+    pub(crate) fn before_new_path(self) -> Self {
+        Self { resumed: 0, ..self }
     }
 }
 
@@ -165,5 +179,43 @@ impl Spans {
     pub(crate) fn take_path(&self) -> u32 {
         let number = self.next_path.fetch_add(1, Ordering::Relaxed);
         FIRST_PATH + number % (MAX_SPI - FIRST_PATH + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(first: EndedEntrance, left: u64) -> EndedPath {
+        EndedPath { first, left }
+    }
+
+    #[test]
+    fn packets_of_a_resumed_path_count_once_when_it_ends() {
+        // A chain of one part sends 10 packets. Then 5 packets take a new path, which is undone.
+        let mut earlier = EarlierPaths::default();
+        earlier.add(&ended(EndedEntrance::Stays(5), 5), false, true);
+        earlier.resumed += 10;
+        // Then 20 packets take the first path again, before a path of several parts.
+        let mut next = earlier.before_new_path();
+        assert_eq!((next.resumed, next.first, next.whole), (0, 5, 5));
+        next.add(&ended(EndedEntrance::Stays(10 + 20), 10 + 20), true, false);
+        // All packets that have left the first part have left the whole.
+        assert_eq!((next.first, next.whole), (35, 35));
+    }
+
+    #[test]
+    fn packets_that_policers_dropped_stay_counted_when_their_part_goes() {
+        let gone = |entered, policed| EndedEntrance::Gone { entered, policed };
+        let mut earlier = EarlierPaths::default();
+        earlier.add(&ended(EndedEntrance::Stays(6), 6), false, false);
+        // Of 60 packets of the only part, 6 had left it on an earlier path.
+        earlier.add(&ended(gone(60, 7), 50), true, false);
+        assert_eq!((earlier.entered, earlier.policed), (60, 7));
+        assert_eq!((earlier.first, earlier.whole), (0, 50));
+        // The undone path had a first part of its own.
+        earlier.add(&ended(gone(4, 1), 3), true, true);
+        assert_eq!((earlier.entered, earlier.policed), (64, 8));
+        assert_eq!((earlier.first, earlier.whole), (0, 53));
     }
 }

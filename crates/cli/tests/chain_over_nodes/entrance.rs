@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::lab::{Lab, function, up};
+use super::lab::{self, Lab, function, up};
 use crate::common::traffic::{Arrivals, Traffic};
 use crate::common::{Myelin, skip_unless_root, wait_for};
 use myelin_linux::netns::Netns;
@@ -111,5 +111,42 @@ fn a_refused_change_leaves_the_entrance_where_it_was() {
     );
     lab.expect(0x40, 0x45);
     assert_eq!([1, 2, 3].map(|node| lab.chains_on(node)), [1, 0, 1]);
+    lab.end();
+}
+
+/// The second chain of a file is refused, which undoes the change of the first one. All its packets
+/// stay in the counts after the next change.
+#[test]
+fn packets_before_an_undone_change_stay_counted() {
+    if skip_unless_root() {
+        return;
+    }
+    let text = |places: &[usize]| {
+        let keys = &[0x01, 0x02, 0x04][..places.len()];
+        lab::file(places, 2, keys).replace("[ n2, h2 ]", "[ n1, h2 ]")
+    };
+    let lab = Lab::up(&text(&[1]));
+    for _ in 0..20 {
+        lab.expect(0x40, 0x41);
+    }
+    let next = text(&[1, 2, 1]);
+    let refused = next.split("---\n").nth(1).unwrap();
+    let refused = refused
+        .replace("@over", "@refused")
+        .replace("destinationPort: 9000", "destinationPort: 9001")
+        .replace(
+            "kind: xor, node: n2, config: { key: 2 }",
+            "kind: external, node: n2, config: { command: [ /absent/program ] }",
+        );
+    let file = lab.myelin.write_file(&format!("{next}---\n{refused}"));
+    let error = lab.myelin.run_failing(1, &["up", file.to_str().unwrap()]);
+    assert!(error.contains("/absent/program"), "{error}");
+    lab.expect(0x40, 0x41);
+    let left = || lab.status()["packets_out"].as_u64().unwrap();
+    wait_for("all packets in the counts", || left() >= 21);
+    let before = left();
+    up(&lab.myelin, &next);
+    lab.expect(0x40, 0x47);
+    assert!(left() > before, "{before} {}", lab.status());
     lab.end();
 }

@@ -86,8 +86,13 @@ impl Booking {
         let times = [self.hold.for_fs, stages.turns_fs, stages.returned_fs];
         times.into_iter().try_for_each(check_time)?;
         let counts = [self.hold.times, self.rounds, stages.processes];
-        let mut counts = counts.into_iter().map(u128::from);
-        counts.try_for_each(check_count)
+        let steps = self.hops.len();
+        let too_many = counts.into_iter().find(|count| *count as usize > steps);
+        too_many.map_or(Ok(()), |count| {
+            Err(format!(
+                "{count} holds, rounds or processes are more than its {steps} steps"
+            ))
+        })
     }
 
     /// Returns the cores of the chain's processes.

@@ -79,20 +79,20 @@ pub struct WholeReading {
     pub at: Duration,
     /// The date of the reading.
     pub end: SystemTime,
+    /// Packets that the first part sent on this path before undone changes. Its count `sent` begins
+    /// at zero after each; those of the other parts go on.
+    pub resumed: u64,
     /// The parts, in the order of the chain.
     pub parts: Vec<PartCounts>,
 }
 
-/// The loss of one chain over nodes.
-#[derive(Debug, Default, Clone)]
+/// The loss of one chain over nodes, of all its paths.
+#[derive(Debug, Default)]
 pub struct WholeLoss {
-    path: u32,
-    /// The conforming and the lost packets of each part at the last reading.
-    parts: BTreeMap<String, [u64; 2]>,
-    /// The packets that each part had sent, at each reading that may still be needed.
-    sent: VecDeque<(Duration, Vec<u64>)>,
-    /// The packets of each part that are lost on the links behind it.
-    missing: Vec<u64>,
+    /// The counts of the path of the last reading.
+    current: PathCounts,
+    /// Those of the path before: packets take it again if a change is undone.
+    earlier: PathCounts,
     life: Figures,
     second: Figures,
     judged_s: u64,
@@ -101,6 +101,18 @@ pub struct WholeLoss {
     /// The time of the last reading.
     last: Option<Duration>,
     events: Events,
+}
+
+/// The counts of a path at its last readings.
+#[derive(Debug, Default)]
+struct PathCounts {
+    path: u32,
+    /// The conforming and the lost packets of each part.
+    parts: BTreeMap<String, [u64; 2]>,
+    /// The packets that each part had sent, at each reading that may still be needed.
+    sent: VecDeque<(Duration, Vec<u64>)>,
+    /// The packets of each part that are lost on the links behind it.
+    missing: Vec<u64>,
 }
 
 /// Packets of an interval.
@@ -130,16 +142,23 @@ impl WholeLoss {
     /// Adds the reading of a second, and compares the loss of the second with the contract.
     /// Increments `serial` for a new event, which gets that number.
     pub fn add(&mut self, reading: &WholeReading, agreed_percent: f64, serial: &mut u64) {
-        if reading.path != self.path {
-            self.path = reading.path;
-            self.sent.clear();
-            self.missing.clear();
+        if reading.path != self.current.path {
+            std::mem::swap(&mut self.current, &mut self.earlier);
+        }
+        if reading.path != self.current.path {
+            self.current = PathCounts {
+                path: reading.path,
+                ..PathCounts::default()
+            };
         }
         let mut second = Figures::default();
         let mut lost_at = LostAt::default();
         let mut parts = BTreeMap::new();
         for (number, part) in reading.parts.iter().enumerate() {
-            let before = self.parts.get(&part.name).copied().unwrap_or_default();
+            // Paths may have the same first part.
+            let before = [&self.current, &self.earlier].map(|path| path.parts.get(&part.name));
+            let before = before.into_iter().flatten().max();
+            let before = before.copied().unwrap_or_default();
             // The agent reads arrived and policed packets one after the other.
             let conformed = part.conformed.max(before[0]);
             let lost = part.lost.max(before[1]);
@@ -149,8 +168,8 @@ impl WholeLoss {
             lost_at.parts.push(lost - before[1]);
             parts.insert(part.name.clone(), [conformed, lost]);
         }
-        self.parts = parts;
-        lost_at.links = self.count_lost_on_links(reading);
+        self.current.parts = parts;
+        lost_at.links = self.current.count_lost_on_links(reading);
         second.in_parts = lost_at.parts.iter().sum();
         second.on_links = lost_at.links.iter().sum();
         self.life.conformed += second.conformed;
@@ -205,10 +224,35 @@ impl WholeLoss {
         events.filter(move |event| event.serial > serial)
     }
 
+    /// Returns the figures and the verdict.
+    pub fn status(&self, agreed_percent: f64) -> SpanLoss {
+        SpanLoss {
+            state: if self.violated_s > 0 {
+                SlaState::Violated
+            } else {
+                SlaState::Kept
+            },
+            agreed_percent,
+            loss_percent: self.life.loss_percent(),
+            second_percent: self.second.loss_percent(),
+            conformed: self.life.conformed,
+            lost_in_parts: self.life.in_parts,
+            lost_on_links: self.life.on_links,
+            judged_s: self.judged_s,
+            violated_s: self.violated_s,
+            violated_now: self.violated_now,
+        }
+    }
+}
+
+impl PathCounts {
     /// Counts the packets that have become overdue since the last reading, on the links behind each
     /// part.
     fn count_lost_on_links(&mut self, reading: &WholeReading) -> Vec<u64> {
-        let sent = reading.parts.iter().map(|part| part.sent).collect();
+        let mut sent: Vec<u64> = reading.parts.iter().map(|part| part.sent).collect();
+        if let Some(first) = sent.first_mut() {
+            *first += reading.resumed;
+        }
         self.sent.push_back((reading.at, sent));
         self.missing.resize(reading.parts.len(), 0);
         let mut lost = vec![0; reading.parts.len()];
@@ -238,26 +282,6 @@ impl WholeLoss {
             self.sent.pop_front();
         }
         lost
-    }
-
-    /// Returns the figures and the verdict.
-    pub fn status(&self, agreed_percent: f64) -> SpanLoss {
-        SpanLoss {
-            state: if self.violated_s > 0 {
-                SlaState::Violated
-            } else {
-                SlaState::Kept
-            },
-            agreed_percent,
-            loss_percent: self.life.loss_percent(),
-            second_percent: self.second.loss_percent(),
-            conformed: self.life.conformed,
-            lost_in_parts: self.life.in_parts,
-            lost_on_links: self.life.on_links,
-            judged_s: self.judged_s,
-            violated_s: self.violated_s,
-            violated_now: self.violated_now,
-        }
     }
 }
 
@@ -316,6 +340,7 @@ mod tests {
             path,
             at: Duration::from_secs(second),
             end: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
+            resumed: 0,
             parts: vec![
                 PartCounts {
                     sent,
@@ -343,7 +368,7 @@ mod tests {
         assert_eq!((status.lost_on_links, status.violated_s), (0, 0));
         assert_eq!((status.conformed, status.judged_s), (4900, 49));
         assert_eq!(status.state, SlaState::Kept);
-        assert!(loss.sent.len() < 8, "{}", loss.sent.len());
+        assert!(loss.current.sent.len() < 8, "{}", loss.current.sent.len());
     }
 
     #[test]
@@ -378,6 +403,40 @@ mod tests {
         assert_eq!(status.conformed, 110);
         assert_eq!((status.lost_in_parts, status.lost_on_links), (8, 1));
         assert_eq!(status.violated_s, 0);
+    }
+
+    #[test]
+    fn packets_of_a_path_count_once_although_a_change_is_undone() {
+        let mut loss = WholeLoss::default();
+        for second in 1..5 {
+            loss.add(&reading(second, 1, 100, 96, 7), 100.0, &mut 0);
+        }
+        let mut next = reading(5, 2, 10, 10, 1);
+        next.parts[0].conformed = 110;
+        loss.add(&next, 100.0, &mut 0);
+        for second in 6..9 {
+            let mut back = reading(second, 1, 0, 96, 7);
+            (back.resumed, back.parts[0].conformed) = (100, 110);
+            loss.add(&back, 100.0, &mut 0);
+        }
+        let status = loss.status(100.0);
+        assert_eq!(status.conformed, 110);
+        assert_eq!((status.lost_in_parts, status.lost_on_links), (8, 4));
+    }
+
+    #[test]
+    fn links_lose_packets_after_an_undone_change_too() {
+        let mut loss = WholeLoss::default();
+        for second in 1..5 {
+            loss.add(&reading(second, 1, 100, 100, 0), 100.0, &mut 0);
+        }
+        // The first part sends on the path again, and counts from zero.
+        for second in 5..9 {
+            let mut next = reading(second, 1, 20, 117, 0);
+            next.resumed = 100;
+            loss.add(&next, 100.0, &mut 0);
+        }
+        assert_eq!(loss.status(100.0).lost_on_links, 3);
     }
 
     #[test]

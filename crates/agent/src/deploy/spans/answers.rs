@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread;
 
-use myelin_manager::PlacedPart;
+use myelin_manager::{PlacedPart, in_parallel};
 
 use crate::api::ChainStatus;
 use crate::node::Node;
@@ -28,23 +27,13 @@ impl Answers {
                 agents.insert(place, Arc::clone(&topology));
             }
         }
-        let ask = |topology: &RunningTopology, name: &str| {
-            let agent = topology.node(name)?;
-            agent.connect().and_then(|client| client.list()).ok()
-        };
-        let ask = &ask;
-        let answers = thread::scope(|scope| {
-            let threads: Vec<_> = agents
-                .iter()
-                .map(|(place, topology)| (place, scope.spawn(move || ask(topology, &place.1))))
-                .collect();
-            let answers = threads.into_iter().filter_map(|(place, thread)| {
-                let chains = thread.join().ok().flatten()?;
-                Some((place.clone(), chains))
-            });
-            answers.collect()
+        let agents: Vec<_> = agents.into_iter().collect();
+        let answers = in_parallel(&agents, |(place, topology)| {
+            let agent = topology.node(&place.1)?;
+            let chains = agent.connect().and_then(|client| client.list()).ok()?;
+            Some((place.clone(), chains))
         });
-        Self(answers)
+        Self(answers.into_iter().flatten().flatten().collect())
     }
 
     /// Returns the status of a part; `None` if its node has lost it, or has not answered.

@@ -54,7 +54,8 @@ impl Room<'_> {
 /// Returns the chain with a node for each function, on each of its paths: one, or with replicas of
 /// a function one for each replica. The nodes are those of the `previous` generation if the
 /// description is the same, because chains that came later do not move a chain. Else they are where
-/// the running chains leave room. A chain that lacks replicas moves only to have more of them.
+/// the running chains leave room. Of a chain that lacks replicas, the other functions stay while
+/// a replica returns.
 ///
 /// # Errors
 /// The constraint that no placement keeps.
@@ -72,12 +73,24 @@ pub(super) fn place(
     if old.has_all_replicas() {
         return Ok(paths);
     }
-    let chosen = choose_nodes(nodes, chain, plan, previous)?;
-    Ok(if chosen.len() > paths.len() {
-        chosen
-    } else {
-        paths
-    })
+    let kept = keep_nodes(chain, &old.chain);
+    let chosen = choose_nodes(nodes, &kept, plan, previous);
+    // Without room for a further replica, the chain stays as it is.
+    let more = chosen.ok().filter(|chosen| chosen.len() > paths.len());
+    Ok(more.unwrap_or(paths))
+}
+
+/// Returns the chain with the nodes of its previous generation, but for the function with replicas.
+fn keep_nodes(chain: &ServiceChain, old: &ServiceChain) -> ServiceChain {
+    let mut kept = chain.clone();
+    let replicated = chain.replicated().map(|(position, _)| position);
+    let functions = kept.functions.iter_mut().zip(&old.functions);
+    for (position, (function, old)) in functions.enumerate() {
+        if replicated != Some(position) {
+            function.node.clone_from(&old.node);
+        }
+    }
+    kept
 }
 
 /// Whether a chain can keep the nodes of its previous generation.
@@ -163,4 +176,38 @@ fn running_beside(nodes: &Nodes<'_>, previous: Option<&RunningSpan>) -> Result<L
         running.remove(&name_at_peer(&part.name, &peer));
     }
     Ok(running)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_function_with_replicas_moves_when_a_replica_returns() {
+        let text = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: c }
+spec:
+  match: {}
+  ports: { ingress: line/h1, egress: line/h2 }
+  functions:
+    - { name: first, kind: forward, node: n1 }
+    - { name: work, kind: xor, replicas: 2, config: { key: 1 } }
+    - { name: last, kind: forward }
+";
+        let source = crate::api::ChainSource {
+            text: text.to_owned(),
+            ..Default::default()
+        };
+        let declared = source.parse().unwrap().remove(0);
+        let mut old = declared.clone();
+        for (function, node) in old.functions.iter_mut().zip(["n1", "n2", "n3"]) {
+            function.node = Some(node.to_owned());
+        }
+        let kept = keep_nodes(&declared, &old).functions.into_iter();
+        let nodes: Vec<_> = kept.map(|function| function.node).collect();
+        let node = |name: &str| Some(name.to_owned());
+        assert_eq!(nodes, [node("n1"), None, node("n3")]);
+    }
 }

@@ -153,6 +153,7 @@ fn describe(node: &Node, span: &RunningSpan, answers: &Answers) -> SpanStatus {
         egress,
         links_ns,
         packets_in: before.entered + parts.first().map_or(0, |part| part.packets_in),
+        policed: before.policed + parts.first().map_or(0, |part| part.policed),
         packets_out: before.whole + left,
         parts,
         up_s: span.since.elapsed().as_secs_f64(),
@@ -190,6 +191,7 @@ pub(crate) fn judge_loss(node: &Node, span: &RunningSpan, monitor: &SharedMonito
         // The generations of a chain have one beginning.
         at: span.since.elapsed(),
         end: SystemTime::now(),
+        resumed: lock(&span.earlier_paths).resumed,
         parts,
     };
     // In the order in which a reader of all events locks them.

@@ -7,7 +7,7 @@ use myelin_linux::netns::Netns;
 use myelin_manager::PartTakers;
 use myelin_packet::MacAddr;
 
-use crate::api::{ApiError, ChainStatus, ChainUp, UpRequest};
+use crate::api::{ApiError, ChainStatus, ChainUp, Client, UpRequest};
 use crate::node::Node;
 use crate::node::node_agents::NodeAgent;
 use crate::node::topologies::RunningTopology;
@@ -25,6 +25,33 @@ impl Nodes<'_> {
             let topology = &self.topology.name;
             ApiError::failed(format!("the topology `{topology}` has no node `{node}`"))
         })
+    }
+
+    /// Asks the agent of a node, and asks again if it did not answer, but runs: the watcher may
+    /// have started a successor meanwhile, which refuses connections until it is ready.
+    /// `after_end` has the result if the agent has ended.
+    fn ask<T>(
+        &self,
+        node: &str,
+        request: &dyn Fn(&Client) -> Result<T, ApiError>,
+        after_end: &dyn Fn(&NodeAgent, ApiError) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let agent = self.agent(node)?;
+        let starts = agent.starts();
+        let (is_connected, answer) = match agent.connect() {
+            Ok(client) => (true, request(&client)),
+            Err(error) => (false, Err(error)),
+        };
+        let Err(error) = answer else { return answer };
+        if agent.has_ended() {
+            return after_end(agent, error);
+        }
+        // Else the agent has refused the request.
+        let is_lost = !is_connected || agent.starts() != starts;
+        if !is_lost || agent.is_silent() {
+            return Err(error);
+        }
+        request(&agent.connect()?)
     }
 
     /// Whether two nodes have one clock.
@@ -57,32 +84,23 @@ impl Nodes<'_> {
 
 impl PartTakers for Nodes<'_> {
     fn take(&self, node: &str, request: &UpRequest) -> Result<ChainUp, ApiError> {
-        let ups = self.agent(node)?.connect()?.up(request)?;
-        let up = ups.into_iter().next();
+        let take = |client: &Client| client.up(request);
+        let up = self
+            .ask(node, &take, &|_, error| Err(error))?
+            .into_iter()
+            .next();
         up.ok_or_else(|| ApiError::failed("the agent took no part"))
     }
 
     fn remove(&self, node: &str, part: &str) -> Result<(), ApiError> {
-        let agent = self.agent(node)?;
-        let remove = || {
-            let client = agent.connect()?;
+        let remove = |client: &Client| {
             if client.list()?.iter().any(|status| status.chain == part) {
                 client.down(part)?;
             }
             Ok(())
         };
-        remove().or_else(|error| {
-            // What an ended agent left is removed before its successor starts.
-            if agent.has_ended() {
-                agent.revive(&self.node.parts)
-            } else if agent.is_silent() {
-                Err(error)
-            } else {
-                // The watcher may have started a successor meanwhile, which refuses connections
-                // until it is ready.
-                remove()
-            }
-        })
+        // What an ended agent left is removed before its successor starts.
+        self.ask(node, &remove, &|agent, _| agent.revive(&self.node.parts))
     }
 
     fn status(&self, node: &str, part: &str) -> Result<Option<ChainStatus>, ApiError> {

@@ -27,7 +27,7 @@ pub fn version() -> Result<String, ApiError> {
     command.arg("--version").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| runc_error(&error))?;
-    wait_or_kill(&mut child, RUNC_TIMEOUT, || ()).map_err(|error| runc_error(&error))?;
+    wait_or_kill(&mut child, RUNC_TIMEOUT, || Ok(())).map_err(|error| runc_error(&error))?;
     let mut text = String::new();
     // A read error leaves the version unknown.
     let _ = child
@@ -61,24 +61,26 @@ pub(super) fn runc_command() -> Command {
     command
 }
 
-/// Waits for the end of a command, and calls `watch` meanwhile. Kills the command after the limit
-/// and returns an error.
+/// Waits for the end of a command, and calls `watch` meanwhile. Kills the command after the limit,
+/// or an error of `watch`, and returns an error.
 pub(super) fn wait_or_kill(
     child: &mut Child,
     limit: Duration,
-    mut watch: impl FnMut(),
+    mut watch: impl FnMut() -> io::Result<()>,
 ) -> io::Result<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
-        watch();
+        let watched = watch();
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if Instant::now() >= deadline {
+        let is_late = Instant::now() >= deadline;
+        if is_late || watched.is_err() {
             // Also kill its children, because a half-made container is useless.
             let ended = Process::of(child.id()).and_then(|process| process.kill_tree());
             ended.map_err(io::Error::other)?;
             child.wait()?;
+            watched?;
             let cause = format!("`{RUNC}` did not end within {limit:?} and was killed");
             return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
         }
@@ -110,12 +112,12 @@ mod tests {
     #[test]
     fn a_command_that_does_not_end_is_killed() {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
-        let error = wait_or_kill(&mut child, Duration::from_millis(10), || ()).unwrap_err();
+        let error = wait_or_kill(&mut child, Duration::from_millis(10), || Ok(())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(child.try_wait().unwrap().is_some());
         let mut child = Command::new("true").spawn().unwrap();
         assert!(
-            wait_or_kill(&mut child, RUNC_TIMEOUT, || ())
+            wait_or_kill(&mut child, RUNC_TIMEOUT, || Ok(()))
                 .unwrap()
                 .success()
         );

@@ -173,9 +173,8 @@ impl MeasuredChain {
 
     /// Counts the packets since the start.
     fn since(&self, now: &SpanStatus) -> Counts {
-        let policed = |span: &SpanStatus| span.parts.first().map_or(0, |part| part.policed);
         let packets_in = now.packets_in.saturating_sub(self.before.packets_in);
-        let policed = policed(now).saturating_sub(policed(&self.before));
+        let policed = now.policed.saturating_sub(self.before.policed);
         let policed = policed.min(packets_in);
         let packets_out = now.packets_out.saturating_sub(self.before.packets_out);
         Counts {
