@@ -193,7 +193,8 @@ impl Port {
     }
 
     /// Attaches bare programs, which do at a port without chains what the front door does, but load
-    /// in a small part of its time. The first match replaces them. Does nothing at an attached hook.
+    /// in a small part of its time. The first match replaces the one at tcx. Does nothing at an
+    /// attached hook.
     pub fn attach_bare(&self) -> Result<(), Error> {
         let mut doors = lock(&self.doors);
         if doors.attachments[Hook::Tcx as usize].is_none() {

@@ -73,9 +73,10 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Makes the interface a port without chains. If Myelin made the end host behind the interface, `made` has the
-    /// interface that gets the unmatched traffic, and the host. Any other interface becomes
-    /// promiscuous, because a chain's frames are addressed to the next hop, not to this machine.
+    /// Makes the interface a port without chains. If Myelin made the end host behind the interface,
+    /// `made` has the interface that gets the unmatched traffic, and the host. Any other interface
+    /// becomes promiscuous, because a chain's frames are addressed to the next hop, not to this
+    /// machine.
     pub(crate) fn open(
         plane: &Plane,
         link: &Link,

@@ -81,6 +81,7 @@ mod tests {
     use super::*;
 
     const SLEEP_NS: u64 = 100_000;
+    const NO_MOVES: [u64; 0] = [];
 
     /// Runs turns of 1 ms for 100 ms. `asleep` of 10 packets of a turn arrive in a sleep. Returns
     /// the times of the moves, ms.
@@ -100,17 +101,18 @@ mod tests {
     #[test]
     fn a_busy_worker_moves_from_the_cpu_of_its_senders_to_each_other_one() {
         let mut placement = Placement::new(0);
-        assert_eq!(run(&mut placement, 0, 7, 4), []);
+        assert_eq!(run(&mut placement, 0, 7, 4), NO_MOVES);
         assert_eq!(run(&mut placement, 100_000_000, 8, 4), [20, 40, 60]);
-        assert_eq!(run(&mut placement, 200_000_000, 10, 4), [], "a pause");
-        assert_eq!(run(&mut placement, 1_300_000_000, 10, 2), [20]);
+        assert_eq!(run(&mut placement, 200_000_000, 10, 4), NO_MOVES, "a pause");
+        // The first turn ends the window of the time between.
+        assert_eq!(run(&mut placement, 1_300_000_000, 10, 2), [21]);
     }
 
     #[test]
     fn a_worker_that_finds_a_better_cpu_may_visit_all_others_later() {
         let mut placement = Placement::new(0);
         assert_eq!(run(&mut placement, 0, 10, 8).len(), 5);
-        assert_eq!(run(&mut placement, 100_000_000, 1, 8), []);
+        assert_eq!(run(&mut placement, 100_000_000, 1, 8), NO_MOVES);
         assert_eq!(run(&mut placement, 200_000_000, 10, 8).len(), 5);
     }
 
