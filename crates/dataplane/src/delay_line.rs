@@ -16,6 +16,7 @@
 
 mod handle;
 mod line;
+mod placement;
 mod table;
 mod worker;
 

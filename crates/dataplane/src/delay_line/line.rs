@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use myelin_packet::link_model::{Departure, DropCause, LinkModel};
 
+use super::placement::Arrivals;
 use super::table::{Counter, DIRECTIONS, DirectionCounter, LineTable};
 use crate::port::{Buffer, FramePool, Port};
 use crate::umem::FrameMemory;
@@ -75,6 +76,9 @@ pub(super) struct Line<'m, P> {
     most_waiting: usize,
     /// Number of packets that have arrived.
     arrived: u64,
+    /// Begin and end of the last sleep, ns.
+    sleep: [u64; 2],
+    arrivals: Arrivals,
 }
 
 impl<'m, P: Port> Line<'m, P> {
@@ -98,7 +102,15 @@ impl<'m, P: Port> Line<'m, P> {
             waiting: BinaryHeap::with_capacity(most_waiting),
             most_waiting,
             arrived: 0,
+            sleep: [0; 2],
+            arrivals: Arrivals::default(),
         }
+    }
+
+    /// Records a sleep. Returns the arrivals since the previous one.
+    pub(super) fn record_sleep(&mut self, sleep: [u64; 2]) -> Arrivals {
+        self.sleep = sleep;
+        std::mem::take(&mut self.arrivals)
     }
 
     /// Takes arrived packets and sends due packets. Returns the number of both.
@@ -169,12 +181,15 @@ impl<'m, P: Port> Line<'m, P> {
         self.table.count(direction, DirectionCounter::Arrived, 1);
         let bytes = DirectionCounter::ArrivedBytes;
         self.table.count(direction, bytes, length.into());
+        // The kernel wrote the stamp. Without it the packet arrives now.
+        let stamp_ns = self.memory.meta(&mut buffer).map(|meta| meta.stamp_ns);
+        let arrived_ns = stamp_ns.unwrap_or(now_ns).min(now_ns);
+        let [slept_ns, woke_ns] = self.sleep;
+        self.arrivals.all += 1;
+        self.arrivals.asleep += u64::from((slept_ns..woke_ns).contains(&arrived_ns));
         let drop = if self.waiting.len() >= self.most_waiting {
             DirectionCounter::MemoryDrops
         } else {
-            // The kernel wrote the stamp. Without it the packet arrives now.
-            let stamp_ns = self.memory.meta(&mut buffer).map(|meta| meta.stamp_ns);
-            let arrived_ns = stamp_ns.unwrap_or(now_ns).min(now_ns);
             match link.offer(arrived_ns, length) {
                 Departure::At(at_ns) => {
                     self.table.count(direction, DirectionCounter::Waiting, 1);

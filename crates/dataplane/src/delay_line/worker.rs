@@ -10,10 +10,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::process::exit;
 use std::time::Duration;
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
 
 use super::line::Line;
+use super::placement::Placement;
 use super::table::{Counter, LineTable};
 use crate::clock::monotonic_ns;
 use crate::idle::{IdlePolicy, IdleStep};
@@ -238,6 +241,7 @@ fn watch(fd: RawFd) -> libc::pollfd {
 fn run_loop(mut line: Line<'_, XdpPort>, mut idle: IdlePolicy, requests: &mut Requests) {
     let mut socket = line.port().readable_fd().unwrap_or(-1);
     let mut slept_ns = monotonic_ns();
+    let mut placement = Placement::new(slept_ns);
     line.flush_and_refill();
     loop {
         let now_ns = monotonic_ns();
@@ -247,7 +251,7 @@ fn run_loop(mut line: Line<'_, XdpPort>, mut idle: IdlePolicy, requests: &mut Re
                 if requests.wait(Some(REST), |_, _| refuse()) == Some(End::Stop) {
                     return;
                 }
-                slept_ns = monotonic_ns();
+                slept_ns = end_sleep(&mut line, &mut placement, now_ns);
             }
             continue;
         }
@@ -264,7 +268,7 @@ fn run_loop(mut line: Line<'_, XdpPort>, mut idle: IdlePolicy, requests: &mut Re
         let [control, signals] = requests.fds();
         let mut fds = [socket, control, signals].map(watch);
         let polled = sys::poll(&mut fds, timeout);
-        slept_ns = monotonic_ns();
+        slept_ns = end_sleep(&mut line, &mut placement, now_ns);
         if polled.is_err() {
             continue;
         }
@@ -277,4 +281,36 @@ fn run_loop(mut line: Line<'_, XdpPort>, mut idle: IdlePolicy, requests: &mut Re
             return;
         }
     }
+}
+
+/// Records a sleep since `from_ns`, and leaves the CPU if senders wait for it. Returns the time of
+/// the end.
+fn end_sleep(line: &mut Line<'_, XdpPort>, placement: &mut Placement, from_ns: u64) -> u64 {
+    let to_ns = monotonic_ns();
+    let sleep = [from_ns, to_ns];
+    let arrivals = line.record_sleep(sleep);
+    if placement.record_sleep(sleep, arrivals) {
+        placement.record_move(to_ns, move_to_next_cpu().unwrap_or(1));
+    }
+    to_ns
+}
+
+/// Moves this thread to the next CPU on which it may run, and keeps the set of these. Returns their
+/// number.
+fn move_to_next_cpu() -> nix::Result<usize> {
+    let this_thread = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this_thread)?;
+    let present = sched_getcpu()?;
+    let cpus = 0..CpuSet::count();
+    let cpus: Vec<usize> = cpus
+        .filter(|cpu| allowed.is_set(*cpu) == Ok(true))
+        .collect();
+    let next = cpus.iter().find(|cpu| **cpu > present).or(cpus.first());
+    if let Some(next) = next {
+        let mut only = CpuSet::new();
+        only.set(*next)?;
+        sched_setaffinity(this_thread, &only)?;
+        sched_setaffinity(this_thread, &allowed)?;
+    }
+    Ok(cpus.len())
 }

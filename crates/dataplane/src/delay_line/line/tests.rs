@@ -77,6 +77,21 @@ fn take_sent(line: &mut Line<'_, MemoryPort>) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn arrivals_in_the_last_sleep_are_counted_by_their_stamps() {
+    let fixture = Fixture::new();
+    fixture.set(1, delay_of(1));
+    let mut line = fixture.line();
+    assert_eq!(line.record_sleep([10, 20]), Arrivals::default());
+    for stamp_ns in [9, 10, 19, 20, 25] {
+        inject(&mut line, stamp_ns, &frame(1, 0, 60));
+    }
+    line.step(30);
+    let arrivals = Arrivals { all: 5, asleep: 2 };
+    assert_eq!(line.record_sleep([40, 50]), arrivals);
+    assert_eq!(line.record_sleep([60, 70]), Arrivals::default());
+}
+
+#[test]
 fn packets_leave_unchanged_at_their_departure_counted_from_their_stamp() {
     let fixture = Fixture::new();
     fixture.set(1, delay_of(10));
