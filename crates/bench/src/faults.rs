@@ -247,11 +247,7 @@ impl Fault {
             Self::EarlyActive => ("sfc-gap", &["packets after active", "gap, "]),
             Self::FarNodes => (
                 "sfc-owd",
-                &[
-                    "/ kernel forwarding",
-                    "/ function in Python",
-                    "NSH in VXLAN / ",
-                ],
+                &["/ kernel forwarding", "/ function in", "VXLAN / "],
             ),
             Self::OwnCores => ("unis-motivation", &["class / own cores"]),
             Self::LiveRuleOff => ("unis-slices", &["rule on, slices of 125 % / 75 %"]),

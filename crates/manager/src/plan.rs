@@ -110,25 +110,7 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
     let last = sections.len() - 1;
     let mut parts = Vec::with_capacity(sections.len());
     for (number, section) in sections.iter().enumerate() {
-        let from = number.checked_sub(1).map(|before| {
-            let way = find_way(request, &routes[before], &sections[before].node, None);
-            way.map(|way| PeerSpec {
-                interface: routes[before].into.clone(),
-                way,
-            })
-        });
-        let to = routes.get(number).map(|route| {
-            let way = find_way(
-                request,
-                route,
-                &sections[number + 1].node,
-                Some(&egress_host),
-            );
-            way.map(|way| PeerSpec {
-                interface: route.out.clone(),
-                way,
-            })
-        });
+        let [from, to] = find_peers(request, (&sections, &routes), number, &egress_host)?;
         let part = PartSpec {
             path: request.path,
             first: to_position(section.functions.start),
@@ -141,8 +123,8 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
             }),
             whole: Some(first_name(&chain.name)),
             reverse: chain.reverse.as_deref().map(first_name),
-            from: from.transpose()?,
-            to: to.transpose()?,
+            from,
+            to,
             split: Vec::new(),
         };
         let object = PartObject {
@@ -169,6 +151,31 @@ pub fn plan(request: &SpanRequest<'_>) -> Result<SpanPlan, String> {
         branches: Vec::new(),
         delays_ns: before_first.chain(delays_ns).collect(),
     })
+}
+
+/// Returns the neighbours of a part from which frames come and to which they go.
+fn find_peers(
+    request: &SpanRequest<'_>,
+    (sections, routes): (&[Section], &[Route]),
+    number: usize,
+    egress_host: &(String, String),
+) -> Result<[Option<PeerSpec>; 2], String> {
+    let from = number.checked_sub(1).map(|before| {
+        let way = find_way(request, &routes[before], &sections[before].node, None);
+        way.map(|way| PeerSpec {
+            interface: routes[before].into.clone(),
+            way,
+        })
+    });
+    let to = routes.get(number).map(|route| {
+        let next = &sections[number + 1].node;
+        let way = find_way(request, route, next, Some(egress_host));
+        way.map(|way| PeerSpec {
+            interface: route.out.clone(),
+            way,
+        })
+    });
+    Ok([from.transpose()?, to.transpose()?])
 }
 
 /// Returns the functions of a section that share their state with one of the other direction, each

@@ -63,15 +63,14 @@ pub fn find_route(topology: &Topology, from: &str, to: &str) -> Result<Route, St
         )
     })?;
     let ends = way.links.first().zip(way.links.last());
-    let (out, into) = match (way.addresses, ends) {
-        (None, Some((first, last))) => (
+    let (out, into) = if let (None, Some((first, last))) = (way.addresses, ends) {
+        (
             topology.interface(from, first),
             topology.interface(to, last),
-        ),
-        _ => {
-            let at_addresses = |node| topology.address_interface(node).to_owned();
-            (at_addresses(from), at_addresses(to))
-        }
+        )
+    } else {
+        let at_addresses = |node| topology.address_interface(node).to_owned();
+        (at_addresses(from), at_addresses(to))
     };
     let delays = delays_ns(from, way.links.iter().copied());
     Ok(Route {

@@ -213,13 +213,18 @@ fn a_bare_port_forwards_packets_until_its_first_match() {
     let Some(net) = Net::new() else { return };
     let to = SocketAddrV4::new(net.server.address, PORT);
     let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(PORT));
-    let attach: [fn(&Port) -> Result<(), Error>; 2] = [Port::attach_bare, Port::attach_bare_clsact];
-    for attach in attach {
+    for is_clsact in [false, true] {
         let plane = create_plane();
         let ports = [net.client_port(true), net.server_port(true)];
         let [client, server] = ports.map(|config| plane.add_port(config).unwrap());
-        attach(&client).unwrap();
-        attach(&server).unwrap();
+        for port in [&client, &server] {
+            let attach = if is_clsact {
+                Port::attach_bare_clsact
+            } else {
+                Port::attach_bare
+            };
+            attach(port).unwrap();
+        }
         sender.send_to(b"past", to).unwrap();
         assert_eq!(receive(&receiver, PATIENCE).as_deref(), Some(&b"past"[..]));
         let counters = client.counters();

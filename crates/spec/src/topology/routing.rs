@@ -88,24 +88,21 @@ impl Networks {
         segment: usize,
     ) -> Result<usize, usize> {
         let prefix = address.network();
-        let number = match self.find_overlap(prefix) {
-            Some(other) => {
-                let known = &self.all[other];
-                if (known.prefix, known.segment) != (prefix, segment) {
-                    return Err(other);
-                }
-                other
+        let number = if let Some(other) = self.find_overlap(prefix) {
+            let known = &self.all[other];
+            if (known.prefix, known.segment) != (prefix, segment) {
+                return Err(other);
             }
-            None => {
-                let key = (prefix.family(), prefix.range().0);
-                self.by_first.insert(key, self.all.len());
-                self.all.push(Network {
-                    prefix,
-                    segment,
-                    routers: Vec::new(),
-                });
-                self.all.len() - 1
-            }
+            other
+        } else {
+            let key = (prefix.family(), prefix.range().0);
+            self.by_first.insert(key, self.all.len());
+            self.all.push(Network {
+                prefix,
+                segment,
+                routers: Vec::new(),
+            });
+            self.all.len() - 1
         };
         self.all[number].routers.push((router, address.address));
         self.of_routers.entry(router).or_default().push(number);

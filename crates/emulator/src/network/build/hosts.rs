@@ -104,12 +104,10 @@ impl Builder<'_> {
             } else {
                 None
             };
-            let interface = |address: &HostAddress| match &bridge {
-                Some(bridge) => Some(bridge),
-                None => {
-                    let name = address.interface();
-                    links.iter().copied().find(|link| link.name == name)
-                }
+            let interface = |address: &HostAddress| {
+                let name = address.interface();
+                let own = || links.iter().copied().find(|link| link.name == name);
+                bridge.as_ref().or_else(own)
             };
             let addresses = host.addresses.iter().filter_map(|own| {
                 let at = interface(own)?;

@@ -37,8 +37,8 @@ pub(super) fn complete(topology: &mut Topology, places: &[HostPlace<'_>]) {
             check_addresses(host, place, (&derived, first(number)));
         }
     }
-    for number in 0..topology.hosts.len() {
-        let routes = find_gateways(&topology.hosts, number, &places[number], &derived);
+    for (number, place) in places.iter().enumerate() {
+        let routes = find_gateways(&topology.hosts, number, place, &derived);
         topology.hosts[number].routes.extend(routes);
     }
 }
