@@ -13,8 +13,9 @@ use crate::output;
 
 /// Longest wait for packets under way, besides the delay of the links.
 const LOST_AFTER: Duration = Duration::from_secs(1);
-/// Longest wait for the second in which the last packet left. The agents judge once a second.
-const JUDGED_AFTER: Duration = Duration::from_secs(3);
+/// Longest wait for the seconds in which the last packet left the parts. The agents judge once a
+/// second, later on a busy machine.
+const JUDGED_AFTER: Duration = Duration::from_secs(20);
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A chain over nodes at the start of a measurement.
@@ -188,13 +189,18 @@ impl MeasuredChain {
     /// Returns the sojourn at the agreed percentile of the worst second, from the first node to the
     /// last, and how it is known; `None` if no second was judged.
     fn worst_latency_us(&self) -> Result<Option<(f64, SojournSource)>, ApiError> {
-        let is_judged = |now: &SpanStatus| {
-            now.last_parts().all(|part| {
-                let judged = part.sla.as_ref().map_or(0, |sla| sla.life.packets_out);
-                judged >= part.packets_out
-            })
+        let is_judged = |part: &SpanPart| {
+            let judged = part.sla.as_ref().map_or(0, |sla| sla.life.packets_out);
+            judged >= part.packets_out
         };
-        let now = self.wait(JUDGED_AFTER, &is_judged)?;
+        let are_judged = |now: &SpanStatus| {
+            let mut parts = now
+                .paths()
+                .into_iter()
+                .flat_map(|path| sojourn_parts(&path));
+            parts.all(is_judged)
+        };
+        let now = self.wait(JUDGED_AFTER, &are_judged)?;
         let Some(sojourn) = now.sojourn else {
             return Ok(None);
         };
