@@ -8,7 +8,7 @@ use libbpf_rs::{MapHandle, MapType};
 use myelin_packet::wire::{LONGEST_HEADER, Tunnel, WireHeader, header_len};
 
 use super::PartTtl;
-use crate::attach::{AttachTarget, Attachment, TrafficDirection, XdpMode};
+use crate::attach::{AttachTarget, Attachment, XdpMode};
 use crate::counters::{COUNTERS, CounterLine, Counting};
 use crate::map::{create, put};
 use crate::numbers::NumberRange;
@@ -146,10 +146,7 @@ impl WireExit {
         }
         let pin_dir = self.shared.pin_dir.as_deref();
         let [xdp, tc] = self.programs.each_ref().map(AsFd::as_fd);
-        // A tcx link holds the kernel's RTNL lock for a grace period of RCU; a filter does not. No
-        // other program is at an internal link.
-        let filter = Attachment::attach_clsact(tc, &self.far, TrafficDirection::In, pin_dir)?;
-        attachments.push(filter);
+        attachments.push(Attachment::attach_tc(tc, &self.far, pin_dir)?);
         let pin = self.far.pin_path(pin_dir, "xdp");
         attachments.push(Attachment::attach_xdp(
             xdp,
