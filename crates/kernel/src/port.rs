@@ -101,48 +101,17 @@ struct DoorInstance {
     behind_link: u32,
     discards: u32,
     kernel: u32,
-    is_bare: u32,
+    padding: u32,
 }
 
 /// `NO_SLOT` of `door.bpf.c`.
 const NO_SLOT: u32 = u32::MAX;
-
-/// Attaches a program to an interface.
-trait Attach: Fn(BorrowedFd<'_>, &AttachTarget, Option<&Path>) -> Result<Attachment, Error> {}
-
-impl<T: Fn(BorrowedFd<'_>, &AttachTarget, Option<&Path>) -> Result<Attachment, Error>> Attach
-    for T
-{
-}
-
-fn attach_clsact(
-    program: BorrowedFd<'_>,
-    target: &AttachTarget,
-    pin_dir: Option<&Path>,
-) -> Result<Attachment, Error> {
-    Attachment::attach_clsact(program, target, TrafficDirection::In, pin_dir)
-}
-
-fn attach_native(
-    program: BorrowedFd<'_>,
-    target: &AttachTarget,
-    pin_dir: Option<&Path>,
-) -> Result<Attachment, Error> {
-    Attachment::attach_xdp(
-        program,
-        target,
-        XdpMode::Native,
-        target.pin_path(pin_dir, "xdp"),
-    )
-}
 
 /// A front door's programs and attachments.
 #[derive(Debug, Default)]
 struct LoadedDoors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
-    /// Whether the attached program is bare: it classifies no packets.
-    are_bare: [bool; 2],
     /// Whether the XDP door runs after the driver, on several CPUs at a time.
     generic: bool,
     /// The chain that each door jumps to directly.
@@ -192,36 +161,8 @@ impl Port {
         &self.config
     }
 
-    /// Attaches bare programs, which do at a port without chains what the front door does, but load
-    /// in a small part of its time. The first match replaces the one at tcx. Does nothing at an
-    /// attached hook.
-    pub fn attach_bare(&self) -> Result<(), Error> {
-        let mut doors = lock(&self.doors);
-        if doors.attachments[Hook::Tcx as usize].is_none() {
-            self.attach_bare_at(&mut doors, Hook::Tcx, Attachment::attach_tc)?;
-        }
-        let at_xdp = &doors.attachments[Hook::Xdp as usize];
-        if self.config.behind_link == BehindLink::Wire && at_xdp.is_none() {
-            self.attach_bare_at(&mut doors, Hook::Xdp, attach_native)?;
-        }
-        Ok(())
-    }
-
-    fn attach_bare_at(
-        &self,
-        doors: &mut LoadedDoors,
-        hook: Hook,
-        attach: impl Attach,
-    ) -> Result<(), Error> {
-        let program = self.load(hook, None, false, true)?;
-        self.attach_program(doors, hook, program.as_fd(), attach)?;
-        doors.are_bare[hook as usize] = true;
-        Ok(())
-    }
-
-    /// Attaches the front door at tcx (clsact before Linux 6.6), in place of a bare program. Every
-    /// port with chains needs this door, which forwards and counts unmatched traffic. Does nothing
-    /// if the door is already attached.
+    /// Attaches the front door at tcx (clsact before Linux 6.6). Every port needs this door, which
+    /// forwards and counts unmatched traffic. Does nothing if the door is already attached.
     pub fn attach_tcx(&self) -> Result<(), Error> {
         self.attach(Hook::Tcx, Attachment::attach_tc)
     }
@@ -242,54 +183,38 @@ impl Port {
     /// Attaches the tc front door as a clsact filter even if the kernel has tcx.
     #[doc(hidden)]
     pub fn attach_clsact(&self) -> Result<(), Error> {
-        self.attach(Hook::Tcx, attach_clsact)
+        self.attach(Hook::Tcx, |program, target, pin_dir| {
+            Attachment::attach_clsact(program, target, TrafficDirection::In, pin_dir)
+        })
     }
 
-    fn attach(&self, hook: Hook, attach: impl Attach) -> Result<(), Error> {
+    fn attach(
+        &self,
+        hook: Hook,
+        attach: impl Fn(BorrowedFd<'_>, &AttachTarget, Option<&Path>) -> Result<Attachment, Error>,
+    ) -> Result<(), Error> {
+        let program = self.program(hook)?;
         let mut doors = lock(&self.doors);
-        if doors.attachments[hook as usize].is_some() && !doors.are_bare[hook as usize] {
-            return Ok(());
+        let slot = &mut doors.attachments[hook as usize];
+        if slot.is_none() {
+            let target = AttachTarget {
+                interface: self.config.name.clone(),
+                ifindex: self.config.ifindex,
+            };
+            *slot = Some(attach(
+                program.as_fd(),
+                &target,
+                self.shared.pin_dir.as_deref(),
+            )?);
         }
-        let program = self.load_once(&mut doors, hook)?;
-        self.attach_program(&mut doors, hook, program.as_fd(), attach)?;
-        doors.are_bare[hook as usize] = false;
         Ok(())
     }
 
-    /// Attaches a program in place of the present one. One of both gets each packet.
-    fn attach_program(
-        &self,
-        doors: &mut LoadedDoors,
-        hook: Hook,
-        program: BorrowedFd<'_>,
-        attach: impl Attach,
-    ) -> Result<(), Error> {
-        let slot = &mut doors.attachments[hook as usize];
-        if slot
-            .as_ref()
-            .is_some_and(|present| present.replace(program).is_ok())
-        {
-            return Ok(());
-        }
-        let target = AttachTarget {
-            interface: self.config.name.clone(),
-            ifindex: self.config.ifindex,
-        };
-        let attached = attach(program, &target, self.shared.pin_dir.as_deref())?;
-        // Only a clsact filter cannot be replaced. The new one takes the packets first.
-        slot.replace(attached).map_or(Ok(()), Attachment::detach)
-    }
-
-    /// Detaches only the XDP door, after the last chain of that hook is removed. Behind a wire, a
-    /// bare program replaces the door, because chains at tcx need it.
+    /// Detaches only the XDP door, after the last chain of that hook is removed.
     pub fn detach_xdp(&self) -> Result<(), Error> {
-        let mut doors = lock(&self.doors);
-        if self.config.behind_link == BehindLink::Wire {
-            doors.programs[Hook::Xdp as usize] = None;
-            return self.attach_bare_at(&mut doors, Hook::Xdp, attach_native);
-        }
-        let attachment = doors.attachments[Hook::Xdp as usize].take();
-        attachment.map_or(Ok(()), Attachment::detach)
+        lock(&self.doors).attachments[Hook::Xdp as usize]
+            .take()
+            .map_or(Ok(()), Attachment::detach)
     }
 
     /// Detaches both front doors, pinned or not, and removes all matches.
@@ -300,30 +225,15 @@ impl Port {
         results.into_iter().collect()
     }
 
-    /// Attaches the bare program at tc as a clsact filter even if the kernel has tcx.
-    #[doc(hidden)]
-    pub fn attach_bare_clsact(&self) -> Result<(), Error> {
-        self.attach_bare_at(&mut lock(&self.doors), Hook::Tcx, attach_clsact)
-    }
-
-    /// Returns the bare program of a hook, for test runs.
-    #[doc(hidden)]
-    pub fn bare_program(&self, hook: Hook) -> Result<OwnedFd, Error> {
-        self.load(hook, None, false, true)
-    }
-
     /// Returns the front door's program for a hook. Loads the program if needed.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
-        self.load_once(&mut lock(&self.doors), hook)
-    }
-
-    fn load_once(&self, doors: &mut LoadedDoors, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
-        let (fast_path, single_cpu) = (doors.fast_paths[hook as usize], self.is_single_cpu(doors));
+        let mut doors = lock(&self.doors);
+        let (fast_path, single_cpu) = (doors.fast_paths[hook as usize], self.is_single_cpu(&doors));
         let slot = &mut doors.programs[hook as usize];
         if let Some(program) = slot {
             return Ok(Arc::clone(program));
         }
-        let program = Arc::new(self.load(hook, fast_path, single_cpu, false)?);
+        let program = Arc::new(self.load(hook, fast_path, single_cpu)?);
         *slot = Some(Arc::clone(&program));
         Ok(program)
     }
@@ -339,7 +249,6 @@ impl Port {
         hook: Hook,
         fast_path: Option<FastPath>,
         single_cpu: bool,
-        is_bare: bool,
     ) -> Result<OwnedFd, Error> {
         let instance = DoorInstance {
             counting: self.shared.counters.counting(),
@@ -356,7 +265,7 @@ impl Port {
             behind_link: self.config.behind_link as u32,
             discards: self.config.discards.into(),
             kernel: self.shared.kernel,
-            is_bare: is_bare.into(),
+            padding: 0,
         };
         let matches = lock(&self.matches);
         let mut maps = vec![
@@ -390,8 +299,7 @@ impl Port {
         if doors.programs[hook as usize].is_some() {
             // A failure is no error, because the present door forwards the same packets, but
             // slower.
-            let single_cpu = self.is_single_cpu(&doors);
-            let Ok(program) = self.load(hook, Some(fast_path), single_cpu, false) else {
+            let Ok(program) = self.load(hook, Some(fast_path), self.is_single_cpu(&doors)) else {
                 return;
             };
             if let Some(attachment) = &doors.attachments[hook as usize]
@@ -423,27 +331,18 @@ impl Port {
     /// does not wait for a reload, which takes milliseconds. Call
     /// [`set_fast_path`](Self::set_fast_path) afterwards to reload the program.
     pub fn redirect(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
-        self.attach_in_place_of_bare()?;
         lock(&self.matches).insert(rule, chain.target())
     }
 
     /// Redirects the packets of `rule` over an entry link, like [`redirect`](Self::redirect).
     pub fn redirect_to_relay(&self, rule: &Match, relay: &Relay) -> Result<(), Error> {
-        self.attach_in_place_of_bare()?;
         lock(&self.matches).insert(rule, relay.target())
     }
 
     /// Drops the packets of `rule` from now on, instead of redirecting them to the chain `spi`. A
     /// later [`redirect`](Self::redirect) replaces the block.
     pub fn block(&self, rule: &Match, block: &Block, spi: u32) -> Result<(), Error> {
-        self.attach_in_place_of_bare()?;
         lock(&self.matches).replace(rule, block.target(), spi)
-    }
-
-    /// Attaches the front door if the program at tcx is bare.
-    fn attach_in_place_of_bare(&self) -> Result<(), Error> {
-        let is_bare = lock(&self.doors).are_bare[Hook::Tcx as usize];
-        if is_bare { self.attach_tcx() } else { Ok(()) }
     }
 
     /// Removes the block of `rule`, unless a chain has replaced the block.
@@ -489,7 +388,7 @@ mod tests {
                 behind_link,
                 discards,
                 kernel,
-                is_bare
+                padding
             }
         );
     }

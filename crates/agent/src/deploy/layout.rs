@@ -87,7 +87,7 @@ pub(crate) struct BuiltChain {
     pub(crate) worker_change: WorkerChange,
 }
 
-/// Builds a chain between its ports, and attaches its front door.
+/// Builds a chain between its ports, and attaches the front door at XDP if the plan needs it.
 ///
 /// # Errors
 /// A system error, or the request is cancelled. Nothing of the new generation is left.
@@ -146,7 +146,7 @@ pub(crate) fn build_chain(
         _router_messages: router_messages,
         ports,
     };
-    let xdp = attach_front_door(&generation, running.as_deref());
+    let xdp = attach_xdp_door(&generation, running.as_deref());
     let xdp = xdp.map_err(|error| with_chain_name(&generation.chain, error))?;
     Ok(BuiltChain {
         xdp,
@@ -206,30 +206,28 @@ fn keep_or_create_policer(
     policer.map_err(|error| with_chain_name(chain, error))
 }
 
-/// Attaches the front door at tcx, and at XDP if the plan needs it, unless the running chain has
-/// done so.
-fn attach_front_door(
+/// Attaches the front door at XDP, unless the running chain has done so.
+fn attach_xdp_door(
     generation: &Generation,
     running: Option<&RunningChain>,
 ) -> Result<Option<XdpAttachment>, ApiError> {
-    let Some(entrance) = &generation.entrance else {
+    let FrontDoor::Kernel(loaded) = generation.layout.front_door() else {
         return Ok(None);
     };
-    let loaded = match generation.layout.front_door() {
-        FrontDoor::Kernel(loaded) => Some(loaded),
-        FrontDoor::Worker(..) => None,
-    };
-    let new = loaded.filter(|_| running.is_none());
-    entrance.attach_doors(new).map_err(ApiError::failed)?;
-    if loaded.is_none() || kernel_hook(&generation.plan) != Hook::Xdp {
+    if kernel_hook(&generation.plan) != Hook::Xdp {
         return Ok(None);
     }
-    let port = &entrance.door;
+    let port = &generation.entrance()?.door;
     let is_attached = |running: &RunningChain| {
         running.change(|generations| generations.xdp.iter().any(|xdp| xdp.is_at(port)))
     };
     if running.is_some_and(is_attached) {
         return Ok(None);
+    }
+    if running.is_none() {
+        // Set the entry before the door attaches, because a later change must wait for running
+        // programs.
+        port.door().set_fast_path(loaded);
     }
     XdpAttachment::attach(port.clone()).map(Some)
 }

@@ -124,7 +124,9 @@ fn redirect_to_new_chain(spi: u32, generation: &Generation) -> Result<(), ApiErr
         FrontDoor::Kernel(loaded) => {
             let entrance = generation.entrance()?;
             let inserted = entrance.redirect(&generation.chain.matches, loaded, true);
-            inserted.map_err(|error| match_error(generation, &error))
+            inserted.map_err(|error| match_error(generation, &error))?;
+            entrance.door.door().set_fast_path(loaded);
+            Ok(())
         }
         FrontDoor::Worker(..) => {
             redirect_in_worker(spi, generation)?;

@@ -63,21 +63,6 @@ impl Entrance {
         })
     }
 
-    /// Attaches the front doors, because their load takes longer than a redirect may. `new` is the
-    /// first generation of a chain, to which the door jumps directly.
-    pub(crate) fn attach_doors(
-        &self,
-        new: Option<&LoadedChain>,
-    ) -> Result<(), myelin_kernel::Error> {
-        if let Some(loaded) = new {
-            self.door.door().set_fast_path(loaded);
-        }
-        if self.is_in_kernel {
-            self.door.door().attach_tcx()?;
-        }
-        self.ingress.door().attach_tcx()
-    }
-
     /// Redirects the packets of `rule` to a chain. A match of an earlier generation changes
     /// atomically. `is_new`: the front door has no such match yet.
     pub(crate) fn redirect(

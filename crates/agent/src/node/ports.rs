@@ -73,10 +73,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Makes the interface a port without chains. If Myelin made the end host behind the interface,
-    /// `made` has the interface that gets the unmatched traffic, and the host. Any other interface
-    /// becomes promiscuous, because a chain's frames are addressed to the next hop, not to this
-    /// machine.
+    /// Makes the interface a port. If Myelin made the end host behind the interface, `made` has the
+    /// interface that gets the unmatched traffic, and the host. Any other interface becomes
+    /// promiscuous, because a chain's frames are addressed to the next hop, not to this machine.
     pub(crate) fn open(
         plane: &Plane,
         link: &Link,
@@ -120,6 +119,10 @@ impl Port {
         let (link, far) = EntryLink::from_wire(made);
         let config = door_config(&far, None, BehindLink::Wire);
         let mut port = Self::attach_door(&parts.plane, &far, config, (None, Some(link)))?;
+        let attached = port.door.attach_xdp(XdpMode::Native);
+        attached.map_err(ApiError::failed)?;
+        // The door at XDP removes the headers, so it stays.
+        port.xdp_users = Mutex::new(1);
         (port.mtu, port.is_virtual) = (mtu, false);
         Ok(port)
     }
@@ -147,7 +150,7 @@ impl Port {
         owned: (Option<ResourceGuard>, Option<EntryLink>),
     ) -> Result<Self, ApiError> {
         let port = Self::make(plane, link, config, owned)?;
-        port.door.attach_bare().map_err(ApiError::failed)?;
+        port.door.attach_tcx().map_err(ApiError::failed)?;
         Ok(port)
     }
 

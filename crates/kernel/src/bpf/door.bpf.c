@@ -40,7 +40,7 @@ const volatile struct door {
 	__u32 behind_link; /* packets come over an internal link: enum link */
 	__u32 discards;	   /* a packet socket has taken the packets */
 	__u32 kernel;	   /* whose clock takes the stamps */
-	__u32 is_bare;	   /* the port has no chain of this hook; the verifier skips the rest */
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
@@ -182,8 +182,6 @@ int myelin_door(hook_ctx *ctx)
 	/* Packet sockets get a packet before this program does. */
 	if (IMMEDIATE(discards))
 		return HOOK_DROP;
-	if (IMMEDIATE(is_bare))
-		return forward_unmatched(ctx, PORT_UNMATCHED);
 #endif
 	/* No chain uses this port, so skip parsing. */
 	if (!active || !(active->count4 | active->count6))
@@ -191,10 +189,6 @@ int myelin_door(hook_ctx *ctx)
 
 	if (IMMEDIATE(behind_link) && !remove_link_headers(ctx, &tags, &stamp_ns))
 		return forward_unmatched(ctx, PORT_UNMATCHED);
-#if defined(MYELIN_HOOK_XDP)
-	if (IMMEDIATE(is_bare))
-		return pass_with_relay_tags(ctx, &tags);
-#endif
 
 	enum unparsed reason = parse(ctx, &headers, &key);
 

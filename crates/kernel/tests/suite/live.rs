@@ -209,40 +209,6 @@ fn packets_pass_a_chain_at_generic_xdp() {
 }
 
 #[test]
-fn a_bare_port_forwards_packets_until_its_first_match() {
-    let Some(net) = Net::new() else { return };
-    let to = SocketAddrV4::new(net.server.address, PORT);
-    let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(PORT));
-    for is_clsact in [false, true] {
-        let plane = create_plane();
-        let ports = [net.client_port(true), net.server_port(true)];
-        let [client, server] = ports.map(|config| plane.add_port(config).unwrap());
-        for port in [&client, &server] {
-            let attach = if is_clsact {
-                Port::attach_bare_clsact
-            } else {
-                Port::attach_bare
-            };
-            attach(port).unwrap();
-        }
-        sender.send_to(b"past", to).unwrap();
-        assert_eq!(receive(&receiver, PATIENCE).as_deref(), Some(&b"past"[..]));
-        let counters = client.counters();
-        assert!(counters.unmatched.packets > 0);
-        assert_eq!(counters.unparsed(Unparsed::NotIp).packets, 0, "not parsed");
-
-        let chain = plane
-            .load_chain(&config(Hook::Tcx, &[XOR], net.to_server(true)))
-            .unwrap();
-        client.insert(&Match::default(), &chain).unwrap();
-        sender.send_to(b"past", to).unwrap();
-        let altered = b"past".map(|byte| byte ^ KEY);
-        assert_eq!(receive(&receiver, PATIENCE).as_deref(), Some(&altered[..]));
-        assert_eq!(plane.counters().read(chain.door_slot()).packets, 1);
-    }
-}
-
-#[test]
 fn the_tc_door_drops_packets_of_an_xdp_chain_without_its_door() {
     let Some(net) = Net::new() else { return };
     prepare_xdp(&net);
